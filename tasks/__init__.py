@@ -1,0 +1,1 @@
+"""What is learned: data sets, partitions, models, metrics and the training loop. Knows torch, nothing of Flower."""

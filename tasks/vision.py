@@ -1,0 +1,22 @@
+"""torchvision, importable with any build of torch.
+
+torchvision's wheel registers its compiled operators only beside a torch with CUDA libraries. Without them `import torchvision`
+stops at its declaration of the meta kernels of `torchvision::nms`. We use none of these operators, so declaring their
+signatures is enough. Everything imports torchvision from here.
+"""
+
+import torch
+
+try:
+    import torchvision
+except RuntimeError as error:
+    if "torchvision::nms" not in str(error):
+        raise
+    _declared = torch.library.Library("torchvision", "DEF")  # kept alive: a collected library takes its operators along
+    _declared.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _declared.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import torchvision
+
+from torchvision import datasets, models
+
+__all__ = ["datasets", "models", "torchvision"]
