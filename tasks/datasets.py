@@ -1,0 +1,54 @@
+"""Data sets by name.
+
+`load_dataset` finds a task's data and returns it pooled, train part first; who gets which samples is the partition's business.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+
+from tasks.images import PUBLISHED, load_digits, load_images
+from tasks.samples import DataError, Dataset, did_you_mean
+from tasks.spec import TASKS
+from tasks.tabular import load_adult, load_heart, load_synthetic
+
+__all__ = ["DataError", "Dataset", "load_dataset"]
+
+
+def load_dataset(
+    task: str,
+    data_root: str | Path,
+    *,
+    data: str = "",
+    download: bool = True,
+    classes: str = "",
+    input_shape: str = "",
+) -> Dataset:
+    """The data of a task, read once per process.
+
+    `data_root` is where files are looked for; with `download`, image sets that are not there come from the internet. The task
+    "own" reads the user's `data` (see tasks/own.py) with the given `classes` and `input_shape`.
+    """
+    if task != "own" and task not in TASKS:
+        raise DataError(f"unknown task {task!r}. {did_you_mean(task, [*TASKS, 'own'])}")
+    if task == "own" and not data:
+        raise DataError("task 'own' needs data=PATH: an .npz, a .csv, a .py file or a folder of images.")
+    if task != "own" and data:
+        raise DataError(f"data={data!r} is for task 'own'; task {task!r} has its own data. Set task to 'own', or leave data out.")
+    where = str(Path(data or data_root).expanduser().resolve())
+    return _load(task, where, download, classes, input_shape)
+
+
+@lru_cache(maxsize=4)
+def _load(task: str, where: str, download: bool, classes: str, input_shape: str) -> Dataset:
+    path = Path(where)
+    if task == "own":
+        from tasks.own import load_own
+
+        return load_own(path, classes=classes, input_shape=input_shape)
+    if task == "digits":
+        return load_digits()
+    if task == "synthetic-linear":
+        return load_synthetic()
+    if task in PUBLISHED:
+        return load_images(task, path, download)
+    return load_adult(path) if task == "adult" else load_heart(path)

@@ -1,0 +1,59 @@
+"""What the tasks look like, without their data.
+
+A server never reads data, and still has to build a model of the right shape. All it needs is here: the shape of one sample, the
+number of outputs, and the names of the natural clients of the data sets that have some.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task: what goes into a model and what comes out."""
+
+    name: str
+    title: str
+    kind: Literal["classification", "regression"]
+    input_shape: tuple[int, ...]  # (channels, height, width) or (features,)
+    num_outputs: int  # classes; 1 for regression
+    natural_clients: tuple[str, ...] = ()
+
+
+def _images(name: str, title: str, shape: tuple[int, ...], classes: int) -> TaskSpec:
+    return TaskSpec(name, title, "classification", shape, classes)
+
+
+_ALL = (
+    _images("digits", "Handwritten digits, 8x8, shipped with scikit-learn", (1, 8, 8), 10),
+    _images("mnist", "MNIST handwritten digits", (1, 28, 28), 10),
+    _images("fashion-mnist", "Fashion-MNIST clothing", (1, 28, 28), 10),
+    _images("emnist", "EMNIST balanced letters and digits", (1, 28, 28), 47),
+    _images("cifar10", "CIFAR-10 photographs", (3, 32, 32), 10),
+    _images("cifar100", "CIFAR-100 photographs", (3, 32, 32), 100),
+    TaskSpec(
+        "adult",
+        "UCI Adult: income above 50K",
+        "classification",
+        (108,),
+        2,
+        natural_clients=("doctorate", "no-doctorate"),
+    ),
+    TaskSpec(
+        "heart",
+        "UCI heart disease in four hospitals",
+        "classification",
+        (13,),
+        2,
+        natural_clients=("cleveland", "hungarian", "switzerland", "va"),
+    ),
+    TaskSpec(
+        "synthetic-linear",
+        "Linear regression, six clients in two groups",
+        "regression",
+        (20,),
+        1,
+        natural_clients=("a-1", "a-2", "a-3", "b-1", "b-2", "b-3"),
+    ),
+)
+TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in _ALL}
