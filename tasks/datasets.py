@@ -1,6 +1,7 @@
 """Data sets by name.
 
-`load_dataset` finds a task's data and returns it pooled, train part first; who gets which samples is the partition's business.
+`load_dataset` finds a task's data and returns it pooled, train part first; who gets which samples is the partition's
+business.
 """
 
 from functools import lru_cache
@@ -25,15 +26,17 @@ def load_dataset(
 ) -> Dataset:
     """The data of a task, read once per process.
 
-    `data_root` is where files are looked for; with `download`, image sets that are not there come from the internet. The task
-    "own" reads the user's `data` (see tasks/own.py) with the given `classes` and `input_shape`.
+    `data_root` is where files are looked for; with `download`, image sets that are not there come from the internet.
+    The task "own" reads the user's `data` (see tasks/own.py) with the given `classes` and `input_shape`.
     """
     if task != "own" and task not in TASKS:
         raise DataError(f"unknown task {task!r}. {did_you_mean(task, [*TASKS, 'own'])}")
     if task == "own" and not data:
         raise DataError("task 'own' needs data=PATH: an .npz, a .csv, a .py file or a folder of images.")
     if task != "own" and data:
-        raise DataError(f"data={data!r} is for task 'own'; task {task!r} has its own data. Set task to 'own', or leave data out.")
+        raise DataError(
+            f"data={data!r} is for task 'own', not for task {task!r}. Set task to 'own', or leave data out."
+        )
     where = str(Path(data or data_root).expanduser().resolve())
     return _load(task, where, download, classes, input_shape)
 

@@ -1,7 +1,7 @@
 """The image data sets, found on disk or downloaded.
 
-Looked for in this order: `<root>/<name>.npz` (x_train, y_train, x_test, y_test), torchvision's layout under the root, Debian's
-package (Fashion-MNIST), and last a download by torchvision into the root.
+Looked for in this order: `<root>/<name>.npz` (x_train, y_train, x_test, y_test), torchvision's layout under the root,
+Debian's package (Fashion-MNIST), and last a download by torchvision into the root.
 """
 
 import gzip
@@ -28,7 +28,7 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # x_train, y_tra
 
 @dataclass(frozen=True)
 class _Published:
-    """How a set is published: torchvision's class, its folder under the root, and the mean and std of pixels in 0..1."""
+    """How a set is published: torchvision's class, its folder under the root, mean and std of pixels in 0..1."""
 
     torchvision: str
     folder: str
@@ -79,7 +79,7 @@ def load_images(task: str, root: Path, download: bool) -> Dataset:
     for name, part in (("x_train", x_train), ("x_test", x_test)):
         wanted = (height, width) if channels == 1 else (height, width, channels)
         if part.dtype != np.uint8 or part.shape[1:] not in (wanted, (height, width, channels)):
-            raise DataError(f"{source}: {name} has shape {part.shape} and type {part.dtype}, not (n, {wanted}) of uint8.")
+            raise DataError(f"{source}: {name} is {part.shape} of {part.dtype}, not (n, {str(wanted)[1:]} of uint8.")
     x = np.empty((len(x_train) + len(x_test), channels, height, width), np.uint8)
     for block, part in ((x[: len(x_train)], x_train), (x[len(x_train) :], x_test)):
         block[...] = part.reshape(-1, height, width, channels).transpose(0, 3, 1, 2)
@@ -113,9 +113,9 @@ def _find(task: str, root: Path, download: bool) -> tuple[Arrays, str]:
             return found, str(layout)
     debian = ", or `apt-get install dataset-fashion-mnist`" if task == "fashion-mnist" else ""
     raise DataError(
-        f"task {task!r}: not found ({problem}). Looked for {', '.join(looked)}. Either put {task}.npz with x_train, y_train, "
-        f"x_test, y_test (uint8) or torchvision's {PUBLISHED[task].torchvision} files under data-root ({root}), or start once "
-        f"with internet access{debian}."
+        f"task {task!r}: not found ({problem}). Looked for {', '.join(looked)}. Either put {task}.npz with x_train, "
+        f"y_train, x_test, y_test (uint8) or torchvision's {PUBLISHED[task].torchvision} files under data-root ({root}), "
+        f"or start once with internet access{debian}."
     )
 
 
@@ -148,7 +148,7 @@ def _read_layout(task: str, root: Path) -> Arrays | None:
     try:
         train, test = (getattr(vision, published.torchvision)(root, train=train) for train in (True, False))
     except RuntimeError:
-        raise DataError(f"{folder}: files are missing or changed (checksum). Remove the folder and get it anew.") from None
+        raise DataError(f"{folder}: files are missing or changed (checksum). Get the set anew.") from None
     return train.data, np.asarray(train.targets), test.data, np.asarray(test.targets)
 
 
@@ -179,7 +179,7 @@ def read_idx(path: Path) -> np.ndarray:
     start = 4 + 4 * content[3]
     shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())
     if len(shape) != content[3] or len(content) - start != int(np.prod(shape)):
-        raise DataError(f"{path}: {len(content) - start} bytes of data, but the header says {shape}. Get the file anew.")
+        raise DataError(f"{path}: {len(content) - start} bytes, but the header says {shape}. Get the file anew.")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 

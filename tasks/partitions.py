@@ -2,13 +2,14 @@
 
 iid           a random permutation cut into equal parts
 dirichlet     each label's samples are dealt by shares drawn from Dir(alpha), label by label (Yurochkin et al. 2019)
-pathological  each client has exactly `labels_per_client` labels; a label's samples are shared equally among those who have it
-shards        samples sorted by label, cut into clients * shards_per_client equal shards, dealt at random (McMahan et al. 2017)
+pathological  each client has exactly `labels_per_client` labels; those who have a label share its samples equally
+shards        samples sorted by label, cut into clients * shards_per_client equal shards, dealt at random
+              (McMahan et al. 2017)
 natural       the owners that the data set itself names
 
-Everything is drawn from the seed. dirichlet and shards are flwr-datasets' partitioners over a table of indices and labels. The
-others are a line or two of numpy: flwr-datasets' iid does not shuffle, and its pathological one leaves labels out or gives some
-labels to far more clients than others.
+Everything is drawn from the seed. dirichlet and shards are flwr-datasets' partitioners over a table of indices and
+labels. The others are a few lines of numpy: flwr-datasets' iid does not shuffle, and its pathological one leaves labels
+out or gives some labels to far more clients than others.
 """
 
 import hashlib
@@ -74,11 +75,13 @@ def _check_partition(dataset: Dataset, num_clients: int, kind: str, seed: int) -
 
 def _natural(dataset: Dataset, num_clients: int) -> list[np.ndarray]:
     if dataset.owner is None:
-        raise DataError("partition 'natural' needs data that names its owners, and this data set does not; use another kind.")
+        raise DataError(
+            "partition 'natural' needs data that names its owners; this data set does not. Use another kind."
+        )
     if num_clients != len(dataset.owners):
         raise DataError(
-            f"partition 'natural' has {len(dataset.owners)} clients ({', '.join(dataset.owners[:10])}), but num-clients is "
-            f"{num_clients}; set num-clients to {len(dataset.owners)}."
+            f"partition 'natural' has {len(dataset.owners)} clients ({', '.join(dataset.owners[:10])}), but num-clients "
+            f"is {num_clients}; set num-clients to {len(dataset.owners)}."
         )
     parts = [np.flatnonzero(dataset.owner == owner) for owner in range(num_clients)]
     for name, part in zip(dataset.owners, parts, strict=True):
@@ -87,10 +90,14 @@ def _natural(dataset: Dataset, num_clients: int) -> list[np.ndarray]:
     return parts
 
 
-def _pathological(labels: np.ndarray, num_clients: int, labels_per_client: int, rng: np.random.Generator) -> list[np.ndarray]:
+def _pathological(
+    labels: np.ndarray, num_clients: int, labels_per_client: int, rng: np.random.Generator
+) -> list[np.ndarray]:
     present = np.unique(labels)
     if not 1 <= labels_per_client <= len(present):
-        raise DataError(f"labels-per-client is {labels_per_client}; the data has {len(present)} labels, so 1 to {len(present)}.")
+        raise DataError(
+            f"labels-per-client is {labels_per_client}; the data has {len(present)} labels, so take 1 to {len(present)}."
+        )
     held = deal_labels(present, num_clients, labels_per_client, rng)  # (clients, labels_per_client)
     parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     for label in present:
@@ -98,8 +105,8 @@ def _pathological(labels: np.ndarray, num_clients: int, labels_per_client: int, 
         samples = rng.permutation(np.flatnonzero(labels == label))
         if len(samples) < len(holders):
             raise DataError(
-                f"label {label} has {len(samples)} samples, too few for the {len(holders)} clients that would hold it; take fewer "
-                "clients or labels per client."
+                f"label {label} has {len(samples)} samples, too few for the {len(holders)} clients that would hold it; "
+                "take fewer clients or labels per client."
             )
         for holder, share in zip(holders, np.array_split(samples, max(len(holders), 1)), strict=False):
             parts[holder].append(share)
@@ -128,8 +135,8 @@ def deal_labels(present: np.ndarray, num_clients: int, labels_per_client: int, r
 def _shards(labels: np.ndarray, num_clients: int, shards_per_client: int, seed: int) -> list[np.ndarray]:
     if shards_per_client < 1 or num_clients * shards_per_client > len(labels):
         raise DataError(
-            f"shards-per-client is {shards_per_client}; with {num_clients} clients and {len(labels)} samples it must be from 1 to "
-            f"{len(labels) // num_clients}."
+            f"shards-per-client is {shards_per_client}; with {num_clients} clients and {len(labels)} samples it must be "
+            f"from 1 to {len(labels) // num_clients}."
         )
     from flwr_datasets.partitioner import ShardPartitioner
 
@@ -140,10 +147,12 @@ def _shards(labels: np.ndarray, num_clients: int, shards_per_client: int, seed: 
 def _dirichlet(labels: np.ndarray, num_clients: int, alpha: float, min_samples: int, seed: int) -> list[np.ndarray]:
     """Dirichlet shares; up to eleven draws to give everybody `min_samples`, then the last resort is to top up.
 
-    With many clients and a small alpha no number of draws suffices, so the poorest are topped up from the richest instead.
+    With many clients and a small alpha no number of draws suffices: then the poorest are topped up from the richest.
     """
     if not (alpha > 0 and math.isfinite(alpha)):
-        raise DataError(f"dirichlet-alpha is {alpha}; it must be a finite number above 0, for example 0.5 (0.1 is very uneven).")
+        raise DataError(
+            f"dirichlet-alpha is {alpha}; it must be finite and above 0, for example 0.5 (0.1 is very uneven)."
+        )
     from flwr_datasets.partitioner import DirichletPartitioner
 
     least = min(min_samples, len(labels) // num_clients)
@@ -157,7 +166,7 @@ def _dirichlet(labels: np.ndarray, num_clients: int, alpha: float, min_samples: 
 
 
 def top_up(parts: list[np.ndarray], least: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Give every part at least `least` samples: each poor one takes a random sample of the currently richest, one at a time."""
+    """Give every part at least `least` samples: a poor one takes random samples of whoever is richest, one by one."""
     sizes = np.array([len(part) for part in parts])
     lists = [rng.permutation(part).tolist() for part in parts]
     for poor in np.flatnonzero(sizes < least):

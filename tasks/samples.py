@@ -43,8 +43,8 @@ def _check_arrays(data: Dataset) -> None:
     where = data.source
     if data.x.dtype not in (np.uint8, np.float32) or data.x.ndim not in (2, 4):
         raise DataError(
-            f"{where}: x has shape {data.x.shape} and type {data.x.dtype}; it must be images (n, channels, height, width) "
-            "or a table (n, features), of type uint8 or float32."
+            f"{where}: x is {data.x.shape} of {data.x.dtype}; it must be images (n, channels, height, width) "
+            "or a table (n, features), of uint8 or float32."
         )
     if len(data.x) == 0 or 0 in data.x.shape:
         raise DataError(f"{where}: there are no samples (x has shape {data.x.shape}).")
@@ -71,12 +71,14 @@ def _check_labels(data: Dataset) -> None:
         check_finite(data.y, where, "y")
         return
     if data.y.dtype != np.int64 or data.num_classes < 2:
-        raise DataError(f"{where}: labels must be int64 of at least 2 classes ({data.y.dtype}, {data.num_classes} classes).")
+        raise DataError(
+            f"{where}: {data.num_classes} classes, labels of {data.y.dtype}; there must be 2 or more, of int64."
+        )
     bad = np.flatnonzero((data.y < 0) | (data.y >= data.num_classes))
     if len(bad):
         raise DataError(
             f"{where}: label {data.y[bad[0]]} in row {bad[0]} is outside 0..{data.num_classes - 1}. Labels count from 0; "
-            "if there are more classes, say how many with `classes`."
+            "if there are more classes, set `classes` to their number."
         )
     if data.label_names and len(data.label_names) != data.num_classes:
         raise DataError(f"{where}: {len(data.label_names)} label names for {data.num_classes} classes.")
@@ -88,7 +90,7 @@ def _check_owner(data: Dataset) -> None:
     if data.owner.shape != (len(data.y),) or data.owner.dtype != np.int64:
         raise DataError(f"{data.source}: owner must be one int64 per sample; its shape is {data.owner.shape}.")
     if data.owner.min() < 0 or data.owner.max() >= len(data.owners):
-        raise DataError(f"{data.source}: owner must be in 0..{len(data.owners) - 1} (there are {len(data.owners)} owners).")
+        raise DataError(f"{data.source}: owner must be 0..{len(data.owners) - 1}, an index into the owners.")
 
 
 def check_finite(values: np.ndarray, source: str | Path, name: str) -> None:

@@ -1,7 +1,7 @@
 """What the tasks look like, without their data.
 
-A server never reads data, and still has to build a model of the right shape. All it needs is here: the shape of one sample, the
-number of outputs, and the names of the natural clients of the data sets that have some.
+A server never reads data, and still has to build a model of the right shape. All it needs is here: the shape of one
+sample, the number of outputs, and the names of the natural clients of the data sets that have some.
 """
 
 from dataclasses import dataclass

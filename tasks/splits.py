@@ -21,9 +21,9 @@ def split(
 ) -> Split:
     """Divide a client's samples. `labels` are those of the whole data set.
 
-    `test_fraction` of the samples are for testing; `validation_fraction` of the others for validation. A fraction above 0 gives at
-    least one sample, as long as one is left for training, where testing comes first: 1 sample is for training; of 2, one is for
-    testing; of 3 there is one each. Every label keeps a sample in training if the numbers allow it.
+    `test_fraction` of the samples are for testing; `validation_fraction` of the others for validation. A fraction above
+    0 gives at least one sample as long as one is left for training, and testing comes first: a single sample is for
+    training, the second for testing. Every label keeps a sample in training if the numbers allow it.
     """
     for name, fraction in (("test-fraction", test_fraction), ("validation-fraction", validation_fraction)):
         if not 0 <= fraction < 1:
@@ -36,7 +36,9 @@ def split(
     return Split(train, validation, test)
 
 
-def _draw(indices: np.ndarray, labels: np.ndarray, fraction: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _draw(
+    indices: np.ndarray, labels: np.ndarray, fraction: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """The samples that stay and the `fraction` that is drawn."""
     wanted = round(len(indices) * fraction)
     count = min(max(wanted, 1 if fraction > 0 else 0), len(indices) - 1)
@@ -45,7 +47,7 @@ def _draw(indices: np.ndarray, labels: np.ndarray, fraction: float, rng: np.rand
 
 
 def _stratified_order(indices: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A random order in which every beginning has the labels in proportion, and the last of each label comes at the end.
+    """A random order in which every beginning has the labels in proportion, and one of each label comes at the end.
 
     The r-th of a label's n samples gets the place (r + 1/2) / n; ties stay in random order.
     """

@@ -1,7 +1,7 @@
 """The tabular data sets: UCI Adult, UCI heart disease, and a synthetic linear regression.
 
-All vocabularies, fill-in values and normalisation constants are written down here instead of being computed from the files, so
-that every client encodes alike without seeing another's data, and a server knows the number of features without any data.
+All vocabularies, fill-in values and normalisation constants are written down here instead of being computed from the
+files, so that every client encodes alike without seeing another's data, and a server knows the number of features.
 """
 
 import csv
@@ -33,15 +33,15 @@ _ADULT_CATEGORIES = {
     7: "Husband Not-in-family Other-relative Own-child Unmarried Wife",
     8: "Amer-Indian-Eskimo Asian-Pac-Islander Black Other White",
     9: "Female Male",
-    13: "? Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France Germany Greece Guatemala "
-    "Haiti Holand-Netherlands Honduras Hong Hungary India Iran Ireland Italy Jamaica Japan Laos Mexico Nicaragua "
+    13: "? Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France Germany Greece "
+    "Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India Iran Ireland Italy Jamaica Japan Laos Mexico Nicaragua "
     "Outlying-US(Guam-USVI-etc) Peru Philippines Poland Portugal Puerto-Rico Scotland South Taiwan Thailand "
     "Trinadad&Tobago United-States Vietnam Yugoslavia",
 }
 _ADULT_LABELS = {"<=50K": 0, ">50K": 1}
 _EDUCATION, _INCOME = 3, 14
 
-# Name, value for a missing entry (median of a measurement, most frequent category), mean and standard deviation after filling in.
+# Name, value for a missing entry (median of a measurement, most frequent category), mean and std after filling in.
 _HEART_COLUMNS = (
     ("age", 54, 53.5, 9.43),
     ("sex", 1, 0.789, 0.408),
@@ -57,12 +57,12 @@ _HEART_COLUMNS = (
     ("coloured vessels", 0, 0.227, 0.629),
     ("thallium scan", 3, 3.99, 1.68),
 )
-# Nobody has no blood pressure or no cholesterol: these zeros (all of one hospital's cholesterol) stand for "not measured".
+# Nobody has no blood pressure or cholesterol: these zeros (one hospital's whole column) stand for "not measured".
 _HEART_ZERO_IS_MISSING = (3, 4)
 
 
 def load_adult(root: Path) -> Dataset:
-    """Adult from adult.data and adult.test: six numbers and eight one-hot encoded categories; is the income above 50K?"""
+    """Adult from adult.data and adult.test: six numbers and eight one-hot categories; is the income above 50K?"""
     files = [find(root, "adult", "adult.data"), find(root, "adult", "adult.test")]
     tables = [list(_rows(path, 15)) for path in files]
     x, y, owner = [], [], []
@@ -144,8 +144,8 @@ def _heart_value(row: list[str], column: int, where: str) -> float:
 def synthetic_parameters() -> np.ndarray:
     """The true regression coefficients of synthetic-linear's clients, (clients, features).
 
-    Two groups of three clients. Each group has a centre drawn from N(0, I); a client's own coefficients are its group's centre
-    plus 0.05 * N(0, I). Averaging inside a group helps a client with few samples, averaging across groups hurts it.
+    Two groups of three clients. Each group has a centre drawn from N(0, I); a client's own coefficients are its group's
+    centre plus 0.05 * N(0, I). Averaging inside a group helps a client with few samples, averaging across groups hurts.
     """
     rng = np.random.default_rng(20)
     features = TASKS["synthetic-linear"].input_shape[0]
@@ -154,7 +154,7 @@ def synthetic_parameters() -> np.ndarray:
 
 
 def load_synthetic(samples_per_client: int = 200) -> Dataset:
-    """Linear regression y = x . theta_client + noise, with x and the noise drawn from N(0, 1). Always the same numbers."""
+    """Linear regression y = x . theta_client + noise, with x and the noise from N(0, 1). Always the same numbers."""
     thetas = synthetic_parameters()
     clients, features = thetas.shape
     rng = np.random.default_rng(21)
@@ -176,9 +176,9 @@ def find(root: Path, task: str, name: str) -> Path:
     path = root / name
     if not path.is_file():
         raise DataError(
-            f"task {task!r}: no file {path}. Get it from the UCI Machine Learning Repository "
-            f"(archive.ics.uci.edu, data set {'2, Adult' if task == 'adult' else '45, Heart Disease'}) and put it there, "
-            "or point data-root to the folder that has it."
+            f"task {task!r}: no file {path}. Get it from the UCI Machine Learning Repository (archive.ics.uci.edu, data "
+            f"set {'2, Adult' if task == 'adult' else '45, Heart Disease'}) and put it there, or point data-root to the "
+            f"folder that has {name}."
         )
     return path
 
@@ -196,7 +196,9 @@ def _rows(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
 
 def _category(known: dict[str, int], value: str, where: str) -> int:
     if value not in known:
-        raise DataError(f"{where}: {value!r} is none of the published values ({', '.join(known)}). Use the original file.")
+        raise DataError(
+            f"{where}: {value!r} is none of the published values ({', '.join(known)}). Use the original file."
+        )
     return known[value]
 
 
