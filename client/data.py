@@ -1,0 +1,84 @@
+"""Which samples are mine: a partition of the task's data set, or the data that the node configuration names."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tasks.datasets import load_dataset
+from tasks.partitions import cached_partition
+from tasks.resolve import partition_kind, task_spec
+from tasks.samples import Dataset
+from tasks.splits import Split, split
+from tasks.training import Samples
+from wire.config import ConfigError, RunConfig
+from wire.randomness import derive_seed
+
+
+@dataclass(frozen=True)
+class ClientData:
+    dataset: Dataset
+    split: Split
+    num_partitions: int  # 0: the client brings data of its own
+
+    def samples(self, indices: np.ndarray, device: str) -> Samples:
+        """The chosen samples, normalised, on the device."""
+        x = torch.from_numpy(self.dataset.x[indices]).to(device=device, dtype=torch.float32)
+        mean, std = (torch.from_numpy(np.asarray(v, np.float32)).to(device) for v in (self.dataset.mean, self.dataset.std))
+        if x.ndim == 4:
+            mean, std = mean.view(-1, 1, 1), std.view(-1, 1, 1)
+        return Samples(x.sub_(mean).div_(std), torch.from_numpy(self.dataset.y[indices]).to(device))
+
+
+def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: str) -> ClientData:
+    own = str(node_config.get("data", ""))
+    if own:
+        dataset = load_dataset("own", config.data_root, data=own, classes=config.classes, input_shape=config.input_shape)
+        return ClientData(dataset, _split(dataset, np.arange(len(dataset)), config, name), 0)
+    if "partition-id" not in node_config or "num-partitions" not in node_config:
+        raise ConfigError("node configuration: give data='...', or partition-id and num-partitions")
+    partition_id, num_partitions = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    dataset, parts = partitioned(config, num_partitions, str(node_config.get("state-dir", "")))
+    return ClientData(dataset, _split(dataset, parts[partition_id], config, str(partition_id)), num_partitions)
+
+
+def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tuple[Dataset, list[np.ndarray]]:
+    """The task's data set and the sample indices of every client; kept in memory, and with `cache` on disk."""
+    c = config
+    source = (c.task, c.data_root, c.data, c.classes, c.input_shape)
+    kind = partition_kind(task_spec(c.task, c.classes, c.input_shape), c.partition)
+    return _partitioned(source, num_partitions, kind, c.seed, (c.dirichlet_alpha, c.labels_per_client, c.shards_per_client), cache)
+
+
+@functools.lru_cache(maxsize=8)
+def _partitioned(
+    source: tuple[str, ...], num_clients: int, kind: str, seed: int, settings: tuple[float, int, int], cache: str
+) -> tuple[Dataset, list[np.ndarray]]:
+    task, data_root, data, classes, input_shape = source
+    dataset = load_dataset(task, data_root, data=data, classes=classes, input_shape=input_shape)
+    alpha, labels, shards = settings
+    parts = cached_partition(
+        dataset,
+        num_clients,
+        kind=kind,
+        seed=derive_seed(seed, "partition"),
+        dirichlet_alpha=alpha,
+        labels_per_client=labels,
+        shards_per_client=shards,
+        cache=Path(cache) if cache else None,
+    )
+    return dataset, parts
+
+
+def _split(dataset: Dataset, indices: np.ndarray, config: RunConfig, name: str) -> Split:
+    return split(
+        indices,
+        dataset.y,
+        test_fraction=config.test_fraction,
+        validation_fraction=config.validation_fraction,
+        seed=derive_seed(config.seed, "split", client=name),
+    )

@@ -1,0 +1,46 @@
+"""FedFomo's step on the client: move towards the models of others that do better on the own validation data.
+
+    w_j = max(0, L(theta_i) - L(theta_j)) / |theta_j - theta_i|,  normalised;   theta_i <- theta_i + sum_j w_j (theta_j - theta_i)
+"""
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from tasks.models import STATISTICS, Network
+from tasks.training import Samples, evaluate
+from wire.checks import checked_array
+from wire.messages import Parts
+
+
+def mix(network: Network, others: ArrayRecord, validation: Samples) -> np.ndarray:
+    """Change `network` (theta_i) in place; the weights of the others, by position. Without validation data nothing moves."""
+    own = network.dump()
+    first = next(iter(own))
+    count = others[first].shape[0] if first in others and others[first].shape else 0
+    rows = {part: checked_array(part, others, np.empty((count, value.size), value.dtype)) for part, value in own.items()}
+    if not len(validation):
+        return np.zeros(count)
+    own_loss = evaluate(network, validation)["loss"]
+    gains = np.zeros(count)
+    for j in range(count):
+        other = {part: rows[part][j] for part in rows}
+        network.load(other)
+        distance = _distance(own, other)
+        gains[j] = max(0.0, own_loss - evaluate(network, validation)["loss"]) / distance if distance > 0 else 0.0
+    weights = gains / gains.sum() if gains.sum() > 0 else np.zeros(count)
+    network.load(_moved(own, rows, weights))
+    return weights
+
+
+def _distance(one: Parts, other: Parts) -> float:
+    squares = [np.sum((one[part] - other[part]) ** 2, dtype=np.float64) for part in one if part not in STATISTICS]
+    return float(np.sqrt(sum(squares)))
+
+
+def _moved(own: Parts, rows: Parts, weights: np.ndarray) -> Parts:
+    """(1 - sum w) own + sum w_j row_j: a convex mixture, so running variances stay variances."""
+    moved: Parts = {}
+    for part, value in own.items():
+        mixed = max(0.0, 1 - weights.sum()) * value + weights @ rows[part].astype(np.float64)
+        moved[part] = (np.rint(mixed) if np.issubdtype(value.dtype, np.integer) else mixed).astype(value.dtype)
+    return moved

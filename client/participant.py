@@ -1,0 +1,119 @@
+"""One client while it answers a message: its name, configuration, data, network and store."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, RecordDict
+
+from client.data import ClientData, load_client_data
+from client.store import ContextStore, FileStore, Store
+from tasks.models import Network, build_network
+from tasks.resolve import model_name, task_spec
+from tasks.spec import TaskSpec
+from tasks.training import Samples, Sgd
+from wire.checks import Refused, checked_array
+from wire.config import ConfigError, RunConfig, split_sections
+from wire.messages import MODEL, Parts
+from wire.randomness import derive_seed, generator
+
+
+@dataclass(frozen=True)
+class Participant:
+    name: str
+    config: RunConfig
+    spec: TaskSpec
+    store: Store
+    device: str
+    context: Context
+
+    @classmethod
+    def of(cls, context: Context) -> "Participant":
+        config = RunConfig.parse(split_sections(context.run_config)[0])
+        torch.set_num_threads(int(context.node_config.get("threads", config.threads)))
+        name = client_name(context)
+        state_dir = context.node_config.get("state-dir")
+        store = FileStore(Path(str(state_dir)), name) if state_dir else ContextStore(context)
+        device = pick_device(str(context.node_config.get("device", config.device)))
+        return cls(name, config, task_spec(config.task, config.classes, config.input_shape), store, device, context)
+
+    def data(self) -> ClientData:
+        return load_client_data(self.context.node_config, self.config, self.name)
+
+    def train_samples(self) -> Samples:
+        data = self.data()
+        return data.samples(data.split.train, self.device)
+
+    def validation_samples(self) -> Samples:
+        data = self.data()
+        return data.samples(data.split.validation, self.device)
+
+    def test_samples(self) -> Samples:
+        data = self.data()
+        return data.samples(data.split.test, self.device)
+
+    def network(self) -> Network:
+        """The run's network with its initial weights."""
+        c, spec = self.config, self.spec
+        model = model_name(spec, c.model)
+        network, initial = _initial_network(model, spec.input_shape, spec.num_outputs, c.seed, c.buffers, self.device)
+        network.load(initial)
+        return network
+
+    def rng(self, purpose: str, server_round: int) -> np.random.Generator:
+        """The generator for one purpose; torch's own generator (dropout) is seeded alike."""
+        torch.manual_seed(derive_seed(self.config.seed, purpose + "-torch", server_round, self.name))
+        return generator(self.config.seed, purpose, server_round, self.name)
+
+    def save_model(self, network: Network) -> None:
+        """The personal model, with the facts that are needed to use it."""
+        shape = "x".join(str(size) for size in self.spec.input_shape)
+        facts = {"client": self.name, "task": self.spec.name, "model": model_name(self.spec, self.config.model),
+                 "input-shape": shape, "outputs": str(self.spec.num_outputs), "buffers": self.config.buffers}
+        self.store.save_model(network, facts)
+
+    def sgd(self, proximal_mu: float = 0.0) -> Sgd:
+        c = self.config
+        return Sgd(c.learning_rate, c.batch_size, c.momentum, c.weight_decay, proximal_mu)
+
+
+def received_parts(records: RecordDict, network: Network) -> Parts:
+    """The model parts that the server sent, checked: a client trusts the server no more than the server its clients."""
+    model = records.array_records.get(MODEL, ArrayRecord())
+    like = network.dump(model.keys())
+    if set(model) - set(like):
+        raise Refused(f"the server sent unknown parts {sorted(set(model) - set(like))}")
+    return {part: checked_array(part, model, like[part]) for part in model}
+
+
+@functools.lru_cache(maxsize=1)
+def _initial_network(
+    model: str, input_shape: tuple[int, ...], num_outputs: int, seed: int, buffers: str, device: str
+) -> tuple[Network, Parts]:
+    network = build_network(
+        model, input_shape, num_outputs, seed=derive_seed(seed, "model"), buffers=buffers, device=device
+    )
+    return network, network.dump()
+
+
+def client_name(context: Context) -> str:
+    """`client-name` of the node configuration, else its partition; the node id is new after every restart."""
+    node = context.node_config
+    if "client-name" in node:
+        return str(node["client-name"])
+    if "partition-id" in node:
+        return str(node["partition-id"])
+    raise ConfigError("node configuration: give this client a name (client-name='ward-7') or a partition-id")
+
+
+def pick_device(device: str) -> str:
+    if device != "auto":
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"device = {device!r}: this machine has no CUDA device; use 'cpu' or 'auto'")
+        return device
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+

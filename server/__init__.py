@@ -1,0 +1,1 @@
+"""What the coordinator does: its ServerApp, the run directory, results."""

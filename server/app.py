@@ -1,0 +1,69 @@
+"""The ServerApp: reads the configuration, makes the method, runs the rounds, writes the run directory."""
+
+from collections.abc import Mapping, Sequence
+from logging import ERROR, INFO
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.common import log
+from flwr.serverapp import Grid, ServerApp
+
+from server.rundir import RunDirectory, new_run_dir
+from strategies.federation import RunFailed
+from strategies.observer import Observer
+from strategies.registry import METHODS, parse_config
+from tasks.models import ModelError, build_network
+from tasks.resolve import model_name, task_spec
+from tasks.samples import DataError
+from wire.checks import Layout
+from wire.config import ConfigError, RunConfig, Value
+from wire.messages import pack
+from wire.randomness import derive_seed
+
+USER_ERRORS = (ConfigError, DataError, ModelError, RunFailed)
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    try:
+        config = checked_config(context.run_config)
+        path = new_run_dir(config)
+        log(INFO, "run directory: %s", path)
+        result = run(grid, config, path)
+    except (*USER_ERRORS, OSError) as error:
+        log(ERROR, "%s", error)
+        raise SystemExit(1) from None
+    log(INFO, "mean test accuracy: %s", result["mean-test-accuracy"])
+
+
+def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
+    """Every key of the run, defaults filled in; refuses wrong ones before anything starts."""
+    config, settings = parse_config(values)
+    spec = task_spec(config.task, config.classes, config.input_shape)
+    checked = config.as_config() | {"model": model_name(spec, config.model)}
+    for name, group in settings.items():
+        checked |= group.as_config(prefix=f"{name}.")
+    return checked
+
+
+def run(grid: Grid, values: Mapping[str, Value], run_dir: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
+    """All rounds of a run; its result."""
+    config, settings = parse_config(values)
+    directory = RunDirectory(run_dir, values)
+    layout = initial_layout(config)
+    method = METHODS[config.strategy](config, settings[config.strategy], layout, [directory, *observers])
+    method.start(grid, pack(layout.parts), num_rounds=config.num_server_rounds, timeout=config.round_timeout)
+    return directory.finish()
+
+
+def initial_layout(config: RunConfig) -> Layout:
+    """The initial model; its weights depend on the seed alone."""
+    spec = task_spec(config.task, config.classes, config.input_shape)
+    network = build_network(
+        model_name(spec, config.model), spec.input_shape, spec.num_outputs,
+        seed=derive_seed(config.seed, "model"), buffers=config.buffers,
+    )
+    return Layout(network.dump(), network.variances())

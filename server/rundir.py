@@ -1,0 +1,102 @@
+"""The directory of a run.
+
+    config.json      every setting of the run
+    events.jsonl     one line per round: metrics, weights, bytes, seconds, who was left out and why
+    checkpoint/      the method's state after the last round; `checkpoint.previous/` the one before
+    result.json      what the run came to
+    models/          in a simulation: every client's personal model
+
+Files appear whole or not at all; a line that does not fit on the disk is taken back.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from server.results import result_of
+from strategies.observer import Observer
+from tasks.files import write_atomically
+from wire.config import ConfigError, Value
+from wire.messages import Hello
+
+
+def new_run_dir(config: Mapping[str, Value]) -> Path:
+    """Make the directory that `run-dir` names, or one under runs/; an existing one is never touched."""
+    name = str(config["run-dir"])
+    if name:
+        path = Path(name).absolute()
+    else:
+        path = Path("runs").absolute() / f"{time.strftime('%Y%m%d-%H%M%S')}-{config['strategy']}-{config['task']}"
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise ConfigError(f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed") from None
+    except NotADirectoryError:
+        raise ConfigError(f"run-dir = {name!r}: a part of this path is a file; choose another") from None
+    return path
+
+
+class RunDirectory(Observer):
+    def __init__(self, path: Path, config: Mapping[str, Value]) -> None:
+        self.path = path
+        self.config = {**config, "run-dir": str(config["run-dir"])}
+        self.clients: list[str] = []
+        self.last_evaluation: Mapping[str, Any] | None = None
+        write_json(path / "config.json", self.config)
+
+    def started(self, clients: Mapping[str, Hello]) -> None:
+        self.clients = list(clients)
+
+    def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        append_line(self.path / "events.jsonl", json.dumps(event))
+        save_checkpoint(self.path, state)
+        if "evaluate" in event:
+            self.last_evaluation = event
+
+    def finish(self) -> dict[str, Any]:
+        assert self.last_evaluation is not None  # the last round is always evaluated
+        result = result_of(self.config, sorted(self.clients), self.last_evaluation)
+        write_json(self.path / "result.json", result)
+        return result
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a whole line; if the disk is full, take back what was written of it."""
+    with open(path, "ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            data = (line + "\n").encode()
+            if file.write(data) != len(data):
+                raise OSError(28, "No space left on device", str(path))
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(before)
+            raise
+
+
+def save_checkpoint(run_dir: Path, state: Mapping[str, Any]) -> None:
+    """Write beside, then move: `checkpoint` is always whole, and the one before stays as `checkpoint.previous`."""
+    new, current, previous = (run_dir / name for name in (".checkpoint.new", "checkpoint", "checkpoint.previous"))
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        arrays = {name: np.ascontiguousarray(value) for name, value in state["arrays"].items()}
+        write_atomically(new / "state.safetensors", save(arrays))
+        write_json(new / "state.json", {key: value for key, value in state.items() if key != "arrays"})
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    if current.exists():
+        shutil.rmtree(previous, ignore_errors=True)
+        current.rename(previous)
+    new.rename(current)

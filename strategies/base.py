@@ -1,0 +1,230 @@
+"""The base of all methods: a Flower strategy that owns the round loop.
+
+A method says what each client is told (`train_content`, `evaluate_content`) and what becomes of the answers (`aggregate`).
+The base does the rest, the same for all: wait for all clients, sample them by seed, send, check every reply, repeat or end a
+round without quorum, evaluate all clients, tell the observers.
+"""
+
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from logging import INFO, WARNING
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from strategies.federation import Federation, Progress, RunFailed
+from strategies.observer import Observer
+from wire.checks import Layout, Refused, Update, check_evaluation, check_update
+from wire.config import RunConfig, Settings
+from wire.fingerprint import fingerprint
+from wire.messages import EVALUATE, TRAIN, Parts, pack, unpack
+from wire.randomness import generator
+
+Metrics = dict[str, float]
+T = TypeVar("T")
+
+
+class NoSettings(Settings):
+    """For a method without keys of its own."""
+
+
+class Method(Strategy):
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    settings_class: ClassVar[type[Settings]] = NoSettings
+    train_type: ClassVar[str] = TRAIN
+    kinds: ClassVar[tuple[str, ...]] = ("global", "personal")  # the kinds of model that are tested
+
+    def __init__(self, config: RunConfig, settings: Any, layout: Layout, observers: Sequence[Observer] = ()) -> None:
+        self.config = config
+        self.settings = settings
+        self.layout = layout
+        self.observers = observers
+        self.model: Parts = {}  # the global model, set by start()
+        self.last_round = 0
+        self._packed: dict[tuple[str, ...], ArrayRecord] = {}
+
+    # What a method defines.
+
+    @abstractmethod
+    def uploads(self) -> tuple[str, ...]:
+        """The parts that a client sends back after training."""
+
+    @abstractmethod
+    def train_content(self, client: str, server_round: int) -> RecordDict:
+        """What this client is told to do in this round."""
+
+    @abstractmethod
+    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
+        """Use the checked updates, at least one; returns what the event line should tell beside the metrics."""
+
+    @abstractmethod
+    def evaluate_content(self, client: str, server_round: int) -> RecordDict:
+        """What this client needs to make and test its models."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a restarted server needs: `arrays` of numpy, `values` that fit into JSON."""
+        about = {"method": self.name, "version": self.version, "round": self.last_round}
+        return {**about, "arrays": dict(self.model), "values": {}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if (state["method"], state["version"]) != (self.name, self.version):
+            raise ValueError(
+                f"a state of {state['method']}, version {state['version']}, cannot be loaded into {self.name}, version {self.version}"
+            )
+        self.last_round = state["round"]
+        self.model = {name: np.asarray(state["arrays"][name]) for name in self.layout.parts}
+
+    # Flower's interface, written once for all methods.
+
+    def summary(self) -> None:
+        log(INFO, "%s on %s, %d rounds", self.name, self.config.task, self.config.num_server_rounds)
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+        return self._messages(self.train_type, self.sample(server_round), self.train_content, server_round)
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check the replies and use the good ones; (None, None) without quorum, and then nothing is changed."""
+        replies = list(replies)
+        updates, refused = self._sort_out(replies, lambda reply: check_update(reply, self.layout, self.uploads()))
+        self.event["left-out"] |= refused
+        if len(updates) < self.needed:
+            return None, None
+        self.event["train"] = {name: {"num-samples": u.num_samples, **u.metrics} for name, u in updates.items()}
+        self.event["bytes-up"] = {name: u.num_bytes for name, u in updates.items()}
+        self.event |= self.aggregate(server_round, updates)
+        self._packed.clear()
+        loss = float(np.mean([u.metrics.get("loss", 0.0) for u in updates.values()]))
+        return self.packed(self.uploads()), MetricRecord({"train.loss": loss})
+
+    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+        return self._messages(EVALUATE, self.federation.clients, self.evaluate_content, server_round)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
+        metrics, refused = self._sort_out(replies, lambda reply: check_evaluation(reply, self.kinds))
+        mean = mean_metrics(metrics)
+        self.event |= {"evaluate": metrics, "mean": mean, "not-tested": self.event.get("not-tested", {}) | refused}
+        return MetricRecord({**mean})
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the rounds after `last_round` (0, or that of the loaded state) up to `num_rounds`."""
+        result = Result()
+        if not self.model:
+            self.model = unpack(initial_arrays)
+        self.summary()
+        self.federation = Federation(grid, code=fingerprint(), join_timeout=self.config.join_timeout)
+        self.federation.gather(self.config.num_clients)
+        for observer in self.observers:
+            observer.started(self.federation.hellos)
+        for server_round in range(self.last_round + 1, num_rounds + 1):
+            self.event: dict[str, Any] = {"round": server_round, "left-out": {}}
+            result.arrays, metrics = self._train(server_round, train_config or ConfigRecord(), timeout)
+            result.train_metrics_clientapp[server_round] = metrics
+            if server_round % self.config.evaluate_every == 0 or server_round == num_rounds:
+                metrics = self._evaluate(server_round, evaluate_config or ConfigRecord(), timeout)
+                result.evaluate_metrics_clientapp[server_round] = metrics
+            if evaluate_fn and (central := evaluate_fn(server_round, result.arrays)) is not None:
+                result.evaluate_metrics_serverapp[server_round] = central
+            self.last_round = server_round
+            for observer in self.observers:
+                observer.round_ended(self.event, self.state_dict())
+        return result
+
+    # Parts of a round.
+
+    def sample(self, server_round: int) -> list[str]:
+        """The clients that train in this round: a seeded share of those connected."""
+        clients = self.federation.clients
+        number = min(len(clients), max(1, round(self.config.fraction_train * len(clients))))
+        chosen = generator(self.config.seed, "sample", server_round).choice(len(clients), size=number, replace=False) if clients else []
+        return [clients[i] for i in sorted(chosen)]
+
+    def packed(self, parts: tuple[str, ...]) -> ArrayRecord:
+        """These parts of the global model as they travel, made once per round."""
+        if parts not in self._packed:
+            self._packed[parts] = pack({name: self.model[name] for name in parts})
+        return self._packed[parts]
+
+    def _train(self, server_round: int, config: ConfigRecord, timeout: float) -> tuple[ArrayRecord, MetricRecord]:
+        started = time.monotonic()
+        for _ in range(self.config.round_retries + 1):
+            messages = self.configure_train(server_round, ArrayRecord(), config, self.federation.grid)
+            self.needed = max(1, math.ceil(self.config.quorum * len(messages)))
+            replies, missing = self.federation.exchange(messages, timeout, self._progress(server_round, "train"))
+            self.event["left-out"] = missing
+            arrays, metrics = self.aggregate_train(server_round, replies)
+            for name, reason in self.event["left-out"].items():
+                log(WARNING, "round %d: client %s is left out: %s", server_round, name, reason)
+            if arrays is not None and metrics is not None:
+                self.event["bytes-down"] = self.federation.sizes(messages)
+                self.event["seconds"] = round(time.monotonic() - started, 3)
+                return arrays, metrics
+            self.federation.welcome()
+        left_out = self.event["left-out"]
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(left_out.items())[:3])
+        raise RunFailed(
+            f"round {server_round}: {len(messages) - len(left_out)} of {len(messages)} clients answered well and quorum = "
+            f"{self.config.quorum:g} needs {self.needed}, in {self.config.round_retries + 1} tries. {reasons}"
+        )
+
+    def _evaluate(self, server_round: int, config: ConfigRecord, timeout: float) -> MetricRecord:
+        started = time.monotonic()
+        messages = self.configure_evaluate(server_round, ArrayRecord(), config, self.federation.grid)
+        replies, self.event["not-tested"] = self.federation.exchange(messages, timeout, self._progress(server_round, "evaluate"))
+        metrics = self.aggregate_evaluate(server_round, replies)
+        for name, reason in self.event["not-tested"].items():
+            log(WARNING, "round %d: client %s could not be tested: %s", server_round, name, reason)
+        self.event["evaluate-seconds"] = round(time.monotonic() - started, 3)
+        self.federation.welcome()
+        return metrics
+
+    def _messages(
+        self, kind: str, clients: list[str], content: Callable[[str, int], RecordDict], server_round: int
+    ) -> list[Message]:
+        return [self.federation.message(name, kind, content(name, server_round), server_round) for name in clients]
+
+    def _sort_out(self, replies: Iterable[Message], check: Callable[[Message], T]) -> tuple[dict[str, T], dict[str, str]]:
+        """What passed its check, and why the rest did not; by client, in a stable order."""
+        good: dict[str, T] = {}
+        refused: dict[str, str] = {}
+        for name, reply in self.federation.by_name(replies).items():
+            try:
+                good[name] = check(reply)
+            except Refused as error:
+                refused[name] = str(error)
+        return good, refused
+
+    def _progress(self, server_round: int, phase: str) -> Progress:
+        def tell(done: int, total: int) -> None:
+            for observer in self.observers:
+                observer.progress(server_round, phase, done, total)
+
+        return tell
+
+
+def mean_metrics(metrics: Mapping[str, Metrics]) -> Metrics:
+    """Every metric as unweighted mean over clients (the papers' mean test accuracy) and, `-weighted`, by test samples."""
+    tested = [values for values in metrics.values() if values["num-samples"]]
+    names = [name for name in (tested[0] if tested else {}) if name != "num-samples" and all(name in values for values in tested)]
+    weights = [values["num-samples"] for values in tested]
+    result: Metrics = {}
+    for name in names:
+        values = [client[name] for client in tested]
+        result[name] = float(np.mean(values))
+        result[f"{name}-weighted"] = float(np.average(values, weights=weights))
+    return result

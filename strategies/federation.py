@@ -1,0 +1,141 @@
+"""The clients of a run, known by their names, reached over Flower's grid.
+
+A node id is new after every restart of a client without a key, so everything above this file speaks of names. Replies are
+matched to the message they answer, because an error that the SuperLink makes up does not name the node it stands for.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from logging import WARNING
+
+from flwr.app import Message, RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from wire.checks import Refused, check_hello
+from wire.messages import HELLO, Hello, size_in_bytes
+
+POLL_SECONDS = 0.1
+Progress = Callable[[int, int], None]  # answers so far, answers expected
+
+
+class RunFailed(Exception):
+    """The run cannot go on; the message says why and what to do."""
+
+
+class Federation:
+    def __init__(self, grid: Grid, *, code: str, join_timeout: float) -> None:
+        self.grid = grid
+        self.code = code
+        self.join_timeout = join_timeout
+        self.hellos: dict[str, Hello] = {}  # every client ever met
+        self._node_of: dict[str, int] = {}
+        self._known_nodes: set[int] = set()
+        self.refused: dict[int, str] = {}  # node -> why it may not take part
+        self._name_of_reply: dict[str, str] = {}  # message id -> client
+
+    @property
+    def clients(self) -> list[str]:
+        """The clients that are connected now, in a stable order."""
+        return sorted(self._node_of, key=name_order)
+
+    def gather(self, num_clients: int) -> None:
+        """Wait until `num_clients` clients (0: all partitions of a simulation) are there: Flower starts runs before that."""
+        deadline = time.monotonic() + self.join_timeout
+        while True:
+            self.welcome()
+            expected = num_clients or max((hello.num_partitions for hello in self.hellos.values()), default=0)
+            if expected and len(self._node_of) >= expected:
+                break
+            if self._node_of and not expected:
+                raise RunFailed("num-clients = 0: these clients bring data of their own; say how many to wait for, e.g. num-clients=4")
+            if time.monotonic() > deadline or (self.refused and len(self._known_nodes) >= max(1, expected)):
+                raise RunFailed(
+                    f"{len(self._node_of)} of {expected or 'any'} clients joined (join-timeout = {self.join_timeout:g} seconds). "
+                    + (f"Refused: {'; '.join(sorted(set(self.refused.values()))[:3])}" if self.refused
+                       else "Start the others, raise join-timeout, or set num-clients to the number there is")
+                )
+            time.sleep(POLL_SECONDS)
+        partitions = {hello.num_partitions for hello in self.hellos.values()} - {0}
+        if num_clients and partitions and partitions != {num_clients}:
+            raise RunFailed(
+                f"num-clients = {num_clients}: but the clients hold partitions of {sorted(partitions)}; make them equal "
+                f'(flwr run . --federation-config "num-supernodes={num_clients}")'
+            )
+
+    def welcome(self) -> None:
+        """Ask the nodes not met yet for their names; forget which nodes are gone."""
+        online = set(self.grid.get_node_ids())
+        self._node_of = {name: node for name, node in self._node_of.items() if node in online}
+        self._known_nodes &= online
+        new = sorted(online - self._known_nodes)
+        messages = [Message(RecordDict(), dst_node_id=node, message_type=HELLO, group_id="0") for node in new]
+        for node, reply in self._send(messages, self.join_timeout, None):
+            self._known_nodes.add(node)
+            try:
+                self._admit(node, check_hello(reply))
+            except Refused as error:
+                self.refused[node] = str(error)
+                log(WARNING, "node %s is left out: %s", node, error)
+
+    def _admit(self, node: int, hello: Hello) -> None:
+        if hello.code != self.code:
+            raise RunFailed(
+                f"client {hello.name!r} runs other code ({hello.code}) than the server ({self.code}). A simulation daemon that was "
+                "started elsewhere may still be running: stop it (pkill -f flower-superlink) and start again"
+            )
+        if hello.name in self._node_of:
+            raise Refused(f"a client called {hello.name!r} is connected already; give every client a name of its own")
+        self._node_of[hello.name] = node
+        self.hellos[hello.name] = hello
+
+    def message(self, client: str, message_type: str, content: RecordDict, server_round: int) -> Message:
+        return Message(content, dst_node_id=self._node_of[client], message_type=message_type, group_id=str(server_round))
+
+    def exchange(
+        self, messages: list[Message], timeout: float, progress: Progress | None = None
+    ) -> tuple[list[Message], dict[str, str]]:
+        """Send, and wait for the replies: (replies, reason for each client that gave none)."""
+        names = {node: name for name, node in self._node_of.items()}
+        self._name_of_reply = {}
+        replies = []
+        for node, reply in self._send(messages, timeout, progress):
+            self._name_of_reply[reply.metadata.reply_to_message_id] = names[node]
+            replies.append(reply)
+        answered = set(self._name_of_reply.values())
+        silent = [names[m.metadata.dst_node_id] for m in messages if names[m.metadata.dst_node_id] not in answered]
+        return replies, {name: f"no answer within {timeout:g} seconds" for name in silent}
+
+    def by_name(self, replies: Iterable[Message]) -> dict[str, Message]:
+        """Replies of the last exchange by client, in a stable order: sums must not depend on who was first."""
+        named = {self._name_of_reply[reply.metadata.reply_to_message_id]: reply for reply in replies}
+        return {name: named[name] for name in sorted(named, key=name_order)}
+
+    def sizes(self, messages: list[Message]) -> dict[str, int]:
+        """Bytes sent to each client."""
+        names = {node: name for name, node in self._node_of.items()}
+        return {names[m.metadata.dst_node_id]: size_in_bytes(m.content) for m in messages}
+
+    def _send(self, messages: list[Message], timeout: float, progress: Progress | None) -> list[tuple[int, Message]]:
+        deadline = time.monotonic() + timeout
+        identifiers = list(self.grid.push_messages(messages))
+        waiting = {i: m.metadata.dst_node_id for i, m in zip(identifiers, messages, strict=True) if i}
+        answered: list[tuple[int, Message]] = []
+        while waiting:
+            for reply in self.grid.pull_messages(list(waiting)):
+                node = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None:
+                    answered.append((node, reply))
+                    if progress:
+                        progress(len(answered), len(messages))
+            if waiting:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(getattr(self.grid, "poll_seconds", POLL_SECONDS))
+        return answered
+
+
+def name_order(name: str) -> tuple[bool, int, str]:
+    """Sorts 2 before 10, and numbers before names."""
+    return (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)
+

@@ -1,0 +1,252 @@
+"""The networks, each a feature extractor (omega) followed by one linear classifier (phi).
+
+A `Network` keeps its numbers in a few flat vectors, its *parts*; the parameters of its layers are views into them:
+
+    extractor   weights of the extractor, without its normalisation layers
+    norm        scale and shift of the normalisation layers
+    classifier  the last linear layer
+    buffers     running means and variances of BatchNorm, floats
+    counters    BatchNorm's batch counters, integers
+
+So which numbers belong to the classifier is known by construction, a model travels as at most five arrays, and a step of
+SGD is one operation per part. A part that a network has no numbers for is absent.
+"""
+
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+WEIGHTS = ("extractor", "norm", "classifier")
+STATISTICS = ("buffers", "counters")
+PARTS = WEIGHTS + STATISTICS
+
+NORMALISATION = (_BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
+SMALLEST_IMAGE = 32  # torchvision's networks halve the image five times
+
+
+class ModelError(ValueError):
+    """A model that cannot be built as asked; the message names the remedy."""
+
+
+class Network(nn.Module):
+    """classifier(extractor(x)), with all numbers in the flat vectors of `parts`."""
+
+    def __init__(self, extractor: nn.Module, classifier: nn.Linear) -> None:
+        super().__init__()
+        self.extractor = extractor
+        self.classifier = classifier
+        self.parts: dict[str, Tensor] = {}
+        for part, tensors in self._tensors_of_parts().items():
+            if tensors:
+                self.parts[part] = _flatten(tensors)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.extractor(x))
+        return logits
+
+    def dump(self, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+        """Copies of the named parts (all by default; those that the network has not are left out)."""
+        wanted = self.parts if names is None else [name for name in PARTS if name in set(names) & set(self.parts)]
+        return {name: self.parts[name].detach().cpu().numpy().copy() for name in wanted}
+
+    def load(self, parts: Mapping[str, np.ndarray]) -> None:
+        """Overwrite the given parts, leave the others as they are."""
+        for name, value in parts.items():
+            self.parts[name].copy_(torch.from_numpy(value))
+
+    def variances(self) -> np.ndarray:
+        """Where in the part `buffers` the running variances stand: they must not be negative."""
+        found: list[np.ndarray] = []
+        start = 0
+        for module in self.extractor.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                if buffer.is_floating_point():
+                    if name == "running_var":
+                        found.append(np.arange(start, start + buffer.numel()))
+                    start += buffer.numel()
+        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+    def parameters_of(self, part: str) -> list[Tensor]:
+        return self._tensors_of_parts()[part]
+
+    def _tensors_of_parts(self) -> dict[str, list[Tensor]]:
+        tensors: dict[str, list[Tensor]] = {part: [] for part in PARTS}
+        for module in self.extractor.modules():
+            part = "norm" if isinstance(module, NORMALISATION) else "extractor"
+            tensors[part] += module.parameters(recurse=False)
+            for buffer in module.buffers(recurse=False):
+                tensors["buffers" if buffer.is_floating_point() else "counters"].append(buffer)
+        tensors["classifier"] += self.classifier.parameters()
+        return tensors
+
+
+def _flatten(tensors: list[Tensor]) -> Tensor:
+    """One vector with all numbers of `tensors`, which become views into it."""
+    flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    start = 0
+    for tensor in tensors:
+        tensor.data = flat[start : start + tensor.numel()].view(tensor.shape)
+        start += tensor.numel()
+    return flat
+
+
+def build_network(
+    model: str, input_shape: tuple[int, ...], num_outputs: int, *, seed: int, buffers: str = "average", device: str = "cpu"
+) -> Network:
+    """The network called `model` (or defined in the Python file `model`) with weights drawn from `seed`.
+
+    `buffers="drop"` makes BatchNorm layers without running statistics: they normalise by the batch, in evaluation too.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if model.endswith(".py"):
+            extractor, classifier = _from_file(Path(model), input_shape, num_outputs)
+        elif model in MODELS:
+            extractor, classifier = MODELS[model](input_shape, num_outputs)
+        else:
+            raise ModelError(f"model = {model!r}: unknown; choose one of {', '.join(MODELS)}, or name a .py file")
+    if buffers == "drop":
+        for module in extractor.modules():
+            if isinstance(module, _BatchNorm):
+                module.track_running_stats = False
+                module.running_mean = module.running_var = module.num_batches_tracked = None
+    return Network(extractor.to(device), classifier.to(device))
+
+
+def default_model(input_shape: tuple[int, ...], *, regression: bool) -> str:
+    if regression:
+        return "linear"
+    return "lenet5" if len(input_shape) == 3 else "mlp"
+
+
+def _from_file(path: Path, input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.Linear]:
+    """A user's own network: the file defines `build(input_shape, num_outputs)` and returns (extractor, classifier)."""
+    if not path.is_file():
+        raise ModelError(f"model = {str(path)!r}: there is no such file")
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    build: Callable[..., Any] | None = getattr(module, "build", None)
+    if build is None:
+        raise ModelError(f"model = {str(path)!r}: define build(input_shape, num_outputs) in it")
+    pair = build(input_shape, num_outputs)
+    if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], nn.Module) and isinstance(pair[1], nn.Linear)):
+        raise ModelError(f"model = {str(path)!r}: build() must return (extractor, classifier), the classifier a torch.nn.Linear")
+    return pair
+
+
+def _images_only(model: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(input_shape) != 3:
+        raise ModelError(f"model = {model!r}: needs images, this task has {input_shape[0]} features; use 'mlp' or 'linear'")
+    channels, height, width = input_shape
+    return channels, height, width
+
+
+def _with_classifier(extractor: nn.Module, input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.Linear]:
+    extractor.eval()  # measuring the output must not touch running statistics
+    with torch.no_grad():
+        features = extractor(torch.zeros(1, *input_shape)).shape[1]
+    return extractor.train(), nn.Linear(features, num_outputs)
+
+
+def lenet5(input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.Linear]:
+    """Two 5x5 convolutions (6, 16) with BatchNorm, then 120 and 84 units. Images under 16 pixels are padded, larger ones not."""
+    channels, height, width = _images_only("lenet5", input_shape)
+    padding = 2 if min(height, width) < 16 else 0
+
+    def after(size: int) -> int:
+        return (size + 2 * padding - 4) // 2
+
+    flat = 16 * after(after(height)) * after(after(width))
+    if flat == 0:
+        raise ModelError(f"model = 'lenet5': images of {height}x{width} pixels are too small; use 'mlp'")
+    extractor = nn.Sequential(
+        *[nn.Conv2d(channels, 6, 5, padding=padding), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)],
+        *[nn.Conv2d(6, 16, 5, padding=padding), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)],
+        *[nn.Flatten(), nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()],
+    )
+    return extractor, nn.Linear(84, num_outputs)
+
+
+def cnn(input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.Linear]:
+    """McMahan et al. 2017: two padded 5x5 convolutions (32, 64), each with 2x2 pooling, then 512 units."""
+    channels, height, width = _images_only("cnn", input_shape)
+    if min(height, width) < 4:
+        raise ModelError(f"model = 'cnn': images of {height}x{width} pixels are too small; use 'mlp'")
+    extractor = nn.Sequential(
+        *[nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)],
+        *[nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)],
+        *[nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU()],
+    )
+    return extractor, nn.Linear(512, num_outputs)
+
+
+def mlp(input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.Linear]:
+    """McMahan et al. 2017: two hidden layers of 200 units."""
+    hidden = [nn.Flatten(), nn.LazyLinear(200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU()]
+    return _with_classifier(nn.Sequential(*hidden), input_shape, num_outputs)
+
+
+def linear(input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.Linear]:
+    return _with_classifier(nn.Flatten(), input_shape, num_outputs)
+
+
+def _from_torchvision(
+    name: str, take_classifier: Callable[[Any], nn.Linear]
+) -> Callable[[tuple[int, ...], int], tuple[nn.Module, nn.Linear]]:
+    """A torchvision network whose last linear layer is taken off; small images are enlarged, grey ones repeated."""
+
+    def build(input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.Linear]:
+        from tasks.vision import models
+
+        channels, height, width = _images_only(name.replace("_", "-"), input_shape)
+        if channels not in (1, 3):
+            raise ModelError(f"model = {name.replace('_', '-')!r}: needs 1 or 3 channels, this task has {channels}")
+        body = getattr(models, name)(weights=None, num_classes=num_outputs)
+        classifier = take_classifier(body)
+        return nn.Sequential(_Prepare(min(height, width)), body), classifier
+
+    return build
+
+
+class _Prepare(nn.Module):
+    def __init__(self, smaller_side: int) -> None:
+        super().__init__()
+        self.scale = SMALLEST_IMAGE / smaller_side if smaller_side < SMALLEST_IMAGE else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.scale is not None:
+            x = nn.functional.interpolate(x, scale_factor=self.scale, mode="nearest")
+        return x.expand(-1, 3, -1, -1)
+
+
+def _take_fc(body: Any) -> nn.Linear:
+    classifier: nn.Linear = body.fc
+    body.fc = nn.Identity()
+    return classifier
+
+
+def _take_last(body: Any) -> nn.Linear:
+    classifier: nn.Linear = body.classifier[-1]
+    body.classifier[-1] = nn.Identity()
+    return classifier
+
+
+MODELS: dict[str, Callable[[tuple[int, ...], int], tuple[nn.Module, nn.Linear]]] = {
+    "lenet5": lenet5,
+    "cnn": cnn,
+    "mlp": mlp,
+    "linear": linear,
+    "mobilenet-v2": _from_torchvision("mobilenet_v2", _take_last),
+    "resnet18": _from_torchvision("resnet18", _take_fc),
+    "resnet34": _from_torchvision("resnet34", _take_fc),
+    "efficientnet-b0": _from_torchvision("efficientnet_b0", _take_last),
+    "vgg19": _from_torchvision("vgg19", _take_last),
+}

@@ -1,0 +1,53 @@
+"""What the words of a run configuration mean: which task, which partition, how many clients, which model."""
+
+from tasks.models import MODELS, ModelError, default_model
+from tasks.samples import DataError, did_you_mean
+from tasks.spec import TASKS, TaskSpec
+
+SIMULATED_CLIENTS = 10
+
+
+def task_spec(task: str, classes: str = "", input_shape: str = "") -> TaskSpec:
+    """The task by its name; for `own` data from what the user says of them."""
+    if task in TASKS:
+        return TASKS[task]
+    if task != "own":
+        raise DataError(f"task = {task!r}: unknown. {did_you_mean(task, [*TASKS, 'own'])}")
+    if not input_shape or not classes:
+        raise DataError(
+            "task = 'own': a server that must not see data needs input-shape (1x28x28, or 13 for 13 features) and "
+            "classes (10, or cat,dog; 0 for regression)"
+        )
+    try:
+        shape = tuple(int(size) for size in input_shape.split("x"))
+    except ValueError:
+        shape = ()
+    if len(shape) not in (1, 3) or min(shape) < 1:
+        raise DataError(f"input-shape = {input_shape!r}: write channels x height x width as in 3x32x32, or a number of features")
+    number = int(classes) if classes.isdecimal() else len(classes.split(","))
+    if number == 0:
+        return TaskSpec("own", "Your own data", "regression", shape, 1)
+    return TaskSpec("own", "Your own data", "classification", shape, number)
+
+
+def partition_kind(spec: TaskSpec, partition: str) -> str:
+    if partition != "auto":
+        return partition
+    if spec.natural_clients:
+        return "natural"
+    return "iid" if spec.kind == "regression" else "pathological"
+
+
+def number_of_clients(spec: TaskSpec, partition: str, num_clients: int) -> int:
+    """How many clients a simulation has when the user does not say."""
+    if num_clients:
+        return num_clients
+    return len(spec.natural_clients) if partition_kind(spec, partition) == "natural" else SIMULATED_CLIENTS
+
+
+def model_name(spec: TaskSpec, model: str) -> str:
+    if model == "auto":
+        return default_model(spec.input_shape, regression=spec.kind == "regression")
+    if model not in MODELS and not model.endswith(".py"):
+        raise ModelError(f"model = {model!r}: unknown. {did_you_mean(model, MODELS)} Or name a .py file.")
+    return model

@@ -1,0 +1,153 @@
+"""Local training and evaluation on tensors that are already on the device: no data loader, no worker processes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tasks.models import NORMALISATION, WEIGHTS, Network
+
+EVALUATION_BATCH = 512
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs (n, ...) float32 and targets (n,), int64 labels or float32 values, on one device."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def regression(self) -> bool:
+        return self.y.is_floating_point()
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Stochastic gradient descent as torch.optim.SGD does it, with FedProx's pull mu (w - w0) towards the starting point."""
+
+    learning_rate: float
+    batch_size: int
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal_mu: float = 0.0
+
+
+@dataclass(frozen=True)
+class Trained:
+    loss: float  # mean over all samples seen, 0.0 without a step
+    steps: int
+
+
+def sample_loss(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+    if y.is_floating_point():
+        return functional.mse_loss(outputs.squeeze(1), y, reduction=reduction)
+    return functional.cross_entropy(outputs, y, reduction=reduction)
+
+
+def batches(samples: Samples, batch_size: int, order: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Batches in the given order. A lone last sample joins the batch before it: BatchNorm cannot normalise one sample."""
+    ends = list(range(batch_size, len(order), batch_size))
+    if ends and len(order) - ends[-1] == 1:
+        ends.pop()
+    x, y = samples.x[order], samples.y[order]
+    return list(zip(x.tensor_split(ends), y.tensor_split(ends), strict=True))
+
+
+class _FlatSgd:
+    """SGD on the flat vectors of the trained parts: a step is a few vector operations, whatever the number of layers."""
+
+    def __init__(self, network: Network, parts: Sequence[str], settings: Sgd) -> None:
+        self.settings = settings
+        self.weights = [network.parts[part] for part in parts]
+        self.gradients = [torch.zeros_like(flat) for flat in self.weights]
+        self.start = [flat.clone() for flat in self.weights] if settings.proximal_mu else []
+        self.velocity: list[Tensor] = []
+        for part, gradient in zip(parts, self.gradients, strict=True):
+            start = 0
+            for parameter in network.parameters_of(part):
+                parameter.grad = gradient[start : start + parameter.numel()].view(parameter.shape)
+                start += parameter.numel()
+
+    def zero_gradients(self) -> None:
+        for gradient in self.gradients:
+            gradient.zero_()
+
+    def step(self) -> None:
+        s = self.settings
+        for i, (weight, gradient) in enumerate(zip(self.weights, self.gradients, strict=True)):
+            if s.proximal_mu:
+                gradient.add_(weight - self.start[i], alpha=s.proximal_mu)
+            if s.weight_decay:
+                gradient.add_(weight, alpha=s.weight_decay)
+            if s.momentum:
+                if len(self.velocity) <= i:
+                    self.velocity.append(gradient.clone())
+                else:
+                    self.velocity[i].mul_(s.momentum).add_(gradient)
+                gradient = self.velocity[i]
+            weight.add_(gradient, alpha=-s.learning_rate)
+
+
+def train(
+    network: Network,
+    samples: Samples,
+    settings: Sgd,
+    *,
+    epochs: int,
+    rng: np.random.Generator,
+    parts: Sequence[str] = WEIGHTS,
+) -> Trained:
+    """`epochs` passes over `samples` that change only the named parts (and BatchNorm's running statistics)."""
+    trained = [part for part in WEIGHTS if part in parts and part in network.parts]
+    if not len(samples) or not epochs or not trained:
+        return Trained(loss=0.0, steps=0)
+    for part in WEIGHTS:
+        for parameter in network.parameters_of(part):
+            parameter.requires_grad_(part in trained)
+    network.train()
+    if len(samples) == 1:
+        for module in network.modules():
+            if isinstance(module, NORMALISATION):
+                module.eval()
+    sgd = _FlatSgd(network, trained, settings)
+    total, steps = torch.zeros((), device=samples.y.device), 0
+    for _ in range(epochs):
+        order = torch.from_numpy(rng.permutation(len(samples))).to(samples.y.device)
+        for x, y in batches(samples, settings.batch_size, order):
+            sgd.zero_gradients()
+            loss = sample_loss(network(x), y)
+            loss.backward()  # type: ignore[no-untyped-call]
+            sgd.step()
+            total += loss.detach() * len(y)
+            steps += 1
+    for parameter in network.parameters():
+        parameter.grad = None
+    return Trained(loss=float(total) / (len(samples) * epochs), steps=steps)
+
+
+@torch.inference_mode()
+def outputs(network: Network, x: Tensor) -> Tensor:
+    """The network's outputs in evaluation mode, (n, outputs)."""
+    network.eval()
+    return torch.cat([network(chunk) for chunk in x.split(EVALUATION_BATCH)])
+
+
+def evaluate(network: Network, samples: Samples) -> dict[str, float]:
+    """Loss and, for labels, accuracy and balanced accuracy (mean recall over the labels present); for values, R squared."""
+    predicted = outputs(network, samples.x)
+    y = samples.y
+    loss = float(sample_loss(predicted, y))
+    if samples.regression:
+        spread = float(((y - y.mean()) ** 2).mean())
+        return {"loss": loss, "r2": 1.0 - loss / spread if spread > 0 else 0.0}
+    hits = (predicted.argmax(dim=1) == y).to(torch.float64)
+    present = torch.bincount(y)
+    recalls = torch.bincount(y, weights=hits)[present > 0] / present[present > 0]
+    return {"loss": loss, "accuracy": float(hits.mean()), "balanced-accuracy": float(recalls.mean())}

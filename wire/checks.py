@@ -1,0 +1,130 @@
+"""A reply is data from a stranger: nothing of it is used before it passed these checks."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from wire.messages import METRICS, MODEL, ORDER, Hello, Parts, size_in_bytes
+
+LARGEST_COUNT = 10**9
+
+
+class Refused(ValueError):
+    """A reply that cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a model of this run looks like: an example of every part, and where its running variances stand."""
+
+    parts: Parts
+    variances: np.ndarray
+
+
+@dataclass(frozen=True)
+class Update:
+    """A checked reply to a training order."""
+
+    parts: Parts
+    num_samples: int
+    metrics: dict[str, float]
+    vectors: dict[str, np.ndarray]
+    num_bytes: int
+
+
+def check_update(reply: Message, layout: Layout, upload: tuple[str, ...]) -> Update:
+    """The update in `reply`, whose parts must look like those of `layout`."""
+    records = _records(reply)
+    metrics, vectors = _metrics(records)
+    parts = _parts(records, layout, upload)
+    return Update(parts, _count(metrics, "num-samples"), metrics, vectors, size_in_bytes(records))
+
+
+def check_evaluation(reply: Message, kinds: tuple[str, ...]) -> dict[str, float]:
+    """The metrics of an evaluation: `num-samples`, and a finite loss for every kind of model asked for."""
+    metrics, _ = _metrics(_records(reply))
+    _count(metrics, "num-samples")
+    for kind in kinds:
+        if f"{kind}.loss" not in metrics and metrics["num-samples"]:
+            raise Refused(f"no {kind}.loss in the metrics")
+    return metrics
+
+
+def check_hello(reply: Message) -> Hello:
+    record = _records(reply).config_records.get(ORDER)
+    if record is None:
+        raise Refused("the answer to hello has no record; is this node running Coterie?")
+    try:
+        return Hello.from_record(record)
+    except (ValueError, TypeError) as error:
+        raise Refused(str(error)) from None
+
+
+def _records(reply: Message) -> RecordDict:
+    if reply.has_error():
+        raise Refused(f"error {reply.error.code}: {_last_line(reply.error.reason)}")
+    return reply.content
+
+
+def _last_line(reason: str | None) -> str:
+    lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+def _parts(records: RecordDict, layout: Layout, names: tuple[str, ...]) -> Parts:
+    if MODEL not in records.array_records:
+        if not names:
+            return {}
+        raise Refused(f"no record {MODEL!r}")
+    model: ArrayRecord = records.array_records[MODEL]
+    if set(model) != set(names):
+        raise Refused(f"expected the parts {sorted(names)}, got {sorted(model)}")
+    parts = {name: checked_array(name, model, layout.parts[name]) for name in names}
+    if "buffers" in parts and (parts["buffers"][layout.variances] < 0).any():
+        raise Refused("buffers: a running variance is negative")
+    return parts
+
+
+def checked_array(name: str, model: ArrayRecord, like: np.ndarray) -> np.ndarray:
+    """Part `name` of `model`, if it has the dtype, shape and kind of numbers of `like`."""
+    array = model[name]
+    if array.dtype != str(like.dtype) or tuple(array.shape) != like.shape:
+        raise Refused(f"{name}: expected {like.dtype} {like.shape}, got {array.dtype} {tuple(array.shape)}")
+    if len(array.data) > like.nbytes + 1024:  # 1024: more than any header of numpy's format
+        raise Refused(f"{name}: {len(array.data)} bytes for an array of {like.nbytes}")
+    try:
+        value: np.ndarray = array.numpy()
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        raise Refused(f"{name}: cannot be read ({error})") from None
+    if value.dtype != like.dtype or value.shape != like.shape:  # the header inside may differ from the one outside
+        raise Refused(f"{name}: expected {like.dtype} {like.shape}, got {value.dtype} {value.shape}")
+    if not np.isfinite(value).all():
+        raise Refused(f"{name}: {int((~np.isfinite(value)).sum())} of {value.size} numbers are not finite")
+    return value
+
+
+def _metrics(records: RecordDict) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    if METRICS not in records.metric_records:
+        raise Refused(f"no record {METRICS!r}")
+    scalars: dict[str, float] = {}
+    vectors: dict[str, np.ndarray] = {}
+    for name, value in records.metric_records[METRICS].items():
+        if isinstance(value, list):
+            vectors[name] = np.asarray(value, dtype=np.float64)
+            finite = bool(np.isfinite(vectors[name]).all())
+        else:
+            scalars[name] = value
+            finite = math.isfinite(value)
+        if not finite:
+            raise Refused(f"{name}: not a finite number")
+    return scalars, vectors
+
+
+def _count(metrics: Mapping[str, float], name: str) -> int:
+    value = metrics.get(name)
+    if not isinstance(value, int) or not 0 <= value <= LARGEST_COUNT:
+        raise Refused(f"{name}: expected a whole number from 0 to {LARGEST_COUNT}, got {value!r}")
+    return value

@@ -1,0 +1,137 @@
+"""The run configuration: every key that server and clients both read, with its default, its bounds and its help text.
+
+Keys are in kebab-case, as in `[tool.flwr.app.config]`. Keys of one method stand under its name (`fedprox.mu`) and are checked
+by that method's own settings class (strategies/).
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+Value = bool | int | float | str
+
+
+class ConfigError(ValueError):
+    """A wrong key or value; the message names the key, the value and the remedy."""
+
+
+class Settings(BaseModel):
+    """A frozen group of settings, read from kebab-case keys under a common prefix."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        populate_by_name=True,
+        alias_generator=lambda name: name.replace("_", "-"),
+    )
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], prefix: str = "") -> Self:
+        unknown = [key for key in values if key not in cls.keys()]
+        if unknown:
+            raise ConfigError(_unknown(prefix + unknown[0], [prefix + key for key in cls.keys()]))
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ConfigError(_explain(error, prefix)) from None
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        return [name.replace("_", "-") for name in cls.model_fields]
+
+    def as_config(self, prefix: str = "") -> dict[str, Value]:
+        return {prefix + key: value for key, value in self.model_dump(by_alias=True).items()}
+
+
+WHAT, DATA, TRAINING, ROUNDS, PLACES = "What to run", "Data", "Local training", "Rounds and faults", "Places"
+
+
+def setting(default: Any, group: str, description: str, **bounds: Any) -> Any:
+    return Field(default, description=description, json_schema_extra={"group": group}, **bounds)
+
+
+class RunConfig(Settings):
+    strategy: str = setting("fedavg", WHAT, "Who trains with whom.")
+    task: str = setting("digits", WHAT, "What is learned: a data set, or 'own' with --data.")
+    model: str = setting("auto", WHAT, "The network, or your own .py file. auto: lenet5 for images, mlp for tables.")
+    seed: int = setting(1, WHAT, "All randomness comes from it.", ge=0)
+
+    num_clients: int = setting(0, DATA, "How many clients take part. 0: all (a simulation has 10, or the task's natural clients).", ge=0)
+    partition: Literal["auto", "iid", "dirichlet", "pathological", "shards", "natural"] = setting(
+        "auto", DATA, "How data are spread over clients. auto: natural where the task has natural clients, else pathological."
+    )
+    dirichlet_alpha: float = setting(0.5, DATA, "Concentration of the dirichlet partition; small: unequal.", gt=0.0)
+    labels_per_client: int = setting(2, DATA, "Labels of each client in the pathological partition.", ge=1)
+    shards_per_client: int = setting(2, DATA, "Label-sorted shards of each client in the shards partition.", ge=1)
+    test_fraction: float = setting(0.2, DATA, "Share of each client's data kept for testing.", gt=0.0, lt=1.0)
+    validation_fraction: float = setting(0.1, DATA, "Share of each client's other data kept for validation.", ge=0.0, lt=1.0)
+    data: str = setting("", DATA, "Your own data for task 'own': .npz, .csv, .py or an image folder.")
+    classes: str = setting("", DATA, "Labels of your own data: a number, or names separated by commas.")
+    input_shape: str = setting("", DATA, "Shape of your own data: 1x28x28 for images, 13 for 13 features.")
+
+    local_epochs: int = setting(2, TRAINING, "Passes over a client's data per round.", ge=1)
+    batch_size: int = setting(32, TRAINING, "Samples per step.", ge=1)
+    learning_rate: float = setting(0.05, TRAINING, "Step length of local SGD.", gt=0.0)
+    momentum: float = setting(0.0, TRAINING, "Momentum of local SGD.", ge=0.0, lt=1.0)
+    weight_decay: float = setting(0.0, TRAINING, "L2 penalty of local SGD.", ge=0.0)
+    buffers: Literal["average", "local", "drop"] = setting(
+        "average", TRAINING, "BatchNorm's running statistics: averaged, kept by each client, or none (normalise by the batch)."
+    )
+    device: str = setting("auto", TRAINING, "auto, cpu, cuda, cuda:1 or mps.", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    threads: int = setting(1, TRAINING, "Threads per client; other numbers may change the last digits of results.", ge=1)
+
+    num_server_rounds: int = setting(20, ROUNDS, "Rounds of training.", ge=1)
+    fraction_train: float = setting(1.0, ROUNDS, "Share of the clients that train in a round.", gt=0.0, le=1.0)
+    evaluate_every: int = setting(1, ROUNDS, "Evaluate all clients every so many rounds (and after the last).", ge=1)
+    quorum: float = setting(0.5, ROUNDS, "Share of the asked clients that must answer well.", gt=0.0, le=1.0)
+    round_retries: int = setting(2, ROUNDS, "How often a round without quorum is repeated before the run ends.", ge=0)
+    round_timeout: float = setting(300.0, ROUNDS, "Seconds to wait for the answers of a round.", gt=0.0)
+    join_timeout: float = setting(120.0, ROUNDS, "Seconds to wait for all clients at the start.", gt=0.0)
+
+    data_root: str = setting("data", PLACES, "Directory of the data sets.")
+    run_dir: str = setting("", PLACES, "Directory of the run; must be new. Empty: runs/<time>-<strategy>-<task>.")
+
+
+def split_sections(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Top-level keys, and the keys of each section: {"fedprox.mu": 1.0} becomes {"fedprox": {"mu": 1.0}}."""
+    top: dict[str, Any] = {}
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in config.items():
+        section, dot, rest = key.partition(".")
+        if dot:
+            sections.setdefault(section, {})[rest] = value
+        else:
+            top[key] = value
+    return top, sections
+
+
+def choose(key: str, value: str, choices: list[str]) -> str:
+    """`value`, if it is one of `choices`."""
+    if value not in choices:
+        raise ConfigError(f"{key} = {value!r}: unknown{_hint(value, choices)}; choose one of {', '.join(choices)}")
+    return value
+
+
+def _hint(value: str, choices: list[str]) -> str:
+    near = difflib.get_close_matches(value, choices, n=1)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def _unknown(key: str, keys: list[str]) -> str:
+    hint = _hint(key, keys) or f"; the keys here are {', '.join(keys)}"
+    return f"{key}: there is no such key{hint}"
+
+
+def _explain(error: ValidationError, prefix: str) -> str:
+    lines = []
+    for problem in error.errors():
+        key = prefix + str(problem["loc"][0]).replace("_", "-")
+        message = problem["msg"]
+        if problem["type"] == "string_pattern_mismatch":
+            message = "Input should be auto, cpu, mps, cuda or cuda:<number>"
+        lines.append(f"{key} = {problem['input']!r}: {message[0].lower()}{message[1:].replace('input should', 'must')}")
+    return "; ".join(lines).replace("input should", "must")

@@ -1,0 +1,109 @@
+"""The messages between server and clients, defined once for both sides.
+
+    query.hello    who are you, how much data have you?       -> Hello
+    train          TrainOrder and model parts                 -> model parts, metrics
+    train.fomo     TrainOrder and models of others, unnamed   -> model parts, metrics, weights of the others
+    evaluate       EvaluateOrder and model parts              -> metrics
+
+A model travels as its parts (tasks/models.py), one flat array each, because the number of arrays is what a message costs.
+Several models travel as one matrix per part, a row for each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+HELLO, TRAIN, TRAIN_FOMO, EVALUATE = "query.hello", "train", "train.fomo", "evaluate"
+ORDER, MODEL, OTHERS, METRICS = "order", "model", "others", "metrics"
+
+Parts = dict[str, np.ndarray]  # part name -> flat vector
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A dataclass that travels as a ConfigRecord; tuples travel as lists."""
+
+    def to_record(self) -> ConfigRecord:
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return ConfigRecord(cast(Any, values))
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        names = {field.name for field in fields(cls)}
+        if set(record) != names:
+            raise ValueError(f"{cls.__name__}: expected the fields {sorted(names)}, got {sorted(record)}")
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
+
+
+@dataclass(frozen=True)
+class Hello(_Record):
+    """What a client says of itself. `num_partitions` is 0 where it brings data of its own."""
+
+    name: str
+    code: str
+    num_partitions: int
+    num_train: int
+    num_validation: int
+    num_test: int
+
+    def __post_init__(self) -> None:
+        counts = (self.num_partitions, self.num_train, self.num_validation, self.num_test)
+        if not all(isinstance(count, int) and count >= 0 for count in counts):
+            raise ValueError("the counts of a hello must be integers, not negative")
+        if not (isinstance(self.name, str) and 0 < len(self.name) <= 64 and self.name.isprintable() and "/" not in self.name):
+            raise ValueError("a client's name must have 1 to 64 printable characters and no '/'")
+
+
+@dataclass(frozen=True)
+class TrainOrder(_Record):
+    """Start from the own parts, overwritten by those sent; train; upload and keep the named parts.
+
+    Phase k trains the parts `phase_parts[k]` (joined by '+') for `phase_epochs[k]` epochs.
+    """
+
+    round: int
+    phase_parts: tuple[str, ...]
+    phase_epochs: tuple[int, ...]
+    upload: tuple[str, ...]
+    keep: tuple[str, ...] = ()
+    proximal_mu: float = 0.0
+
+
+@dataclass(frozen=True)
+class EvaluateOrder(_Record):
+    """Test the named kinds of model: `global` (the parts sent) and `personal` (those, completed by the own parts, then
+    fine-tuned for `fine_tune_epochs`). The personal model is written to the client's own directory."""
+
+    round: int
+    kinds: tuple[str, ...]
+    fine_tune_epochs: int = 0
+
+
+def pack(parts: Mapping[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in parts.items()})
+
+
+def unpack(record: ArrayRecord) -> Parts:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def content(order: _Record, parts: ArrayRecord | None = None, **more: ArrayRecord) -> RecordDict:
+    records: dict[str, Any] = {ORDER: order.to_record(), **more}
+    if parts is not None:
+        records[MODEL] = parts
+    return RecordDict(records)
+
+
+def reply(metrics: Mapping[str, Any], parts: Mapping[str, np.ndarray] | None = None) -> RecordDict:
+    records: dict[str, Any] = {METRICS: MetricRecord(cast(Any, dict(metrics)))}
+    if parts is not None:
+        records[MODEL] = pack(parts)
+    return RecordDict(records)
+
+
+def size_in_bytes(records: RecordDict) -> int:
+    """Bytes of all arrays in a message, as they travel."""
+    return sum(len(array.data) for record in records.array_records.values() for array in record.values())
