@@ -114,8 +114,8 @@ def _find(task: str, root: Path, download: bool) -> tuple[Arrays, str]:
     debian = ", or `apt-get install dataset-fashion-mnist`" if task == "fashion-mnist" else ""
     raise DataError(
         f"task {task!r}: not found ({problem}). Looked for {', '.join(looked)}. Either put {task}.npz with x_train, "
-        f"y_train, x_test, y_test (uint8) or torchvision's {PUBLISHED[task].torchvision} files under data-root ({root}), "
-        f"or start once with internet access{debian}."
+        f"y_train, x_test, y_test (uint8) or torchvision's {PUBLISHED[task].torchvision} files under data-root "
+        f"({root}), or start once with internet access{debian}."
     )
 
 

@@ -80,8 +80,8 @@ def _natural(dataset: Dataset, num_clients: int) -> list[np.ndarray]:
         )
     if num_clients != len(dataset.owners):
         raise DataError(
-            f"partition 'natural' has {len(dataset.owners)} clients ({', '.join(dataset.owners[:10])}), but num-clients "
-            f"is {num_clients}; set num-clients to {len(dataset.owners)}."
+            f"partition 'natural' has {len(dataset.owners)} clients ({', '.join(dataset.owners[:10])}), but "
+            f"num-clients is {num_clients}; set num-clients to {len(dataset.owners)}."
         )
     parts = [np.flatnonzero(dataset.owner == owner) for owner in range(num_clients)]
     for name, part in zip(dataset.owners, parts, strict=True):
@@ -105,8 +105,8 @@ def _pathological(
         samples = rng.permutation(np.flatnonzero(labels == label))
         if len(samples) < len(holders):
             raise DataError(
-                f"label {label} has {len(samples)} samples, too few for the {len(holders)} clients that would hold it; "
-                "take fewer clients or labels per client."
+                f"label {label} has {len(samples)} samples, too few for the {len(holders)} clients that would "
+                "hold it; take fewer clients or labels per client."
             )
         for holder, share in zip(holders, np.array_split(samples, max(len(holders), 1)), strict=False):
             parts[holder].append(share)
@@ -135,8 +135,8 @@ def deal_labels(present: np.ndarray, num_clients: int, labels_per_client: int, r
 def _shards(labels: np.ndarray, num_clients: int, shards_per_client: int, seed: int) -> list[np.ndarray]:
     if shards_per_client < 1 or num_clients * shards_per_client > len(labels):
         raise DataError(
-            f"shards-per-client is {shards_per_client}; with {num_clients} clients and {len(labels)} samples it must be "
-            f"from 1 to {len(labels) // num_clients}."
+            f"shards-per-client is {shards_per_client}; with {num_clients} clients and {len(labels)} samples it must "
+            f"be from 1 to {len(labels) // num_clients}."
         )
     from flwr_datasets.partitioner import ShardPartitioner
 

@@ -77,8 +77,8 @@ def _check_labels(data: Dataset) -> None:
     bad = np.flatnonzero((data.y < 0) | (data.y >= data.num_classes))
     if len(bad):
         raise DataError(
-            f"{where}: label {data.y[bad[0]]} in row {bad[0]} is outside 0..{data.num_classes - 1}. Labels count from 0; "
-            "if there are more classes, set `classes` to their number."
+            f"{where}: label {data.y[bad[0]]} in row {bad[0]} is outside 0..{data.num_classes - 1}. Labels count from "
+            "0; if there are more classes, set `classes` to their number."
         )
     if data.label_names and len(data.label_names) != data.num_classes:
         raise DataError(f"{where}: {len(data.label_names)} label names for {data.num_classes} classes.")
