@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from tasks.samples import DataError, Dataset
 
 SUFFIXES = (".png", ".svg")
 MAX_TICKS = 40
+SMALLEST = 3.0  # square points: one sample can still be seen
 
 
 def label_table(dataset: Dataset, parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -55,9 +57,10 @@ def bubble_chart(
     client, label = np.nonzero(table)
     counts = table[client, label]
     largest = max(int(table.max(initial=0)), 1)
-    diameter = min(step, pitch) * 72 * 1.15  # points; the largest bubbles overlap a little
-    sizes = np.maximum(diameter**2 * counts / largest, 1.5)
-    axes.scatter(client, label, s=sizes, c=label, cmap="turbo", vmin=-1, vmax=labels, alpha=0.8, linewidths=0)
+    diameter = min(2.2 * step, pitch) * 72 * 1.05  # points; where clients are dense the largest bubbles overlap
+    sizes = np.maximum(diameter**2 * counts / largest, SMALLEST)
+    colours = [f"C{i % 10}" for i in label]
+    axes.scatter(client, label, s=sizes, c=colours, alpha=0.75, linewidths=0)
     axes.set_xlim(-0.8, clients - 0.2)
     axes.set_ylim(-0.8, labels - 0.2)
     _ticks(axes.xaxis, client_names or [str(i) for i in range(clients)])
@@ -74,29 +77,35 @@ def bubble_chart(
         _save(figure, path)
 
 
-def _ticks(axis: object, names: Sequence[str]) -> None:
-    every = -(-len(names) // MAX_TICKS)
-    axis.set_ticks(range(0, len(names), every), labels=list(names[::every]))  # type: ignore[attr-defined]
+def _ticks(axis: Any, names: Sequence[str]) -> None:
+    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if len(names) <= MAX_TICKS * step)
+    axis.set_ticks(range(0, len(names), every), labels=list(names[::every]))
 
 
-def _legend(axes: object, largest: int, diameter: float) -> None:
+def _legend(axes: Any, largest: int, diameter: float) -> None:
     """Three bubbles with their numbers of samples."""
     for count in sorted({largest, max(largest // 4, 1), max(largest // 16, 1)}, reverse=True):
-        size = max(diameter**2 * count / largest, 1.5)
-        axes.scatter([], [], s=size, c="0.6", linewidths=0, label=f"{count:,}")  # type: ignore[attr-defined]
-    axes.legend(  # type: ignore[attr-defined]
-        title="samples", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, labelspacing=1.2, borderpad=1
+        size = max(diameter**2 * count / largest, SMALLEST)
+        axes.scatter([], [], s=size, c="0.6", linewidths=0, label=f"{count:,}")
+    axes.legend(
+        title="samples",
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        frameon=False,
+        labelspacing=0.6 + diameter / 16,
+        handletextpad=0.5 + diameter / 30,
+        borderpad=1,
     )
 
 
-def _save(figure: object, path: Path) -> None:
+def _save(figure: Any, path: Path) -> None:
     """Write beside the target and rename: a reader never sees half a picture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
     os.close(handle)
     try:
         metadata = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(temporary, dpi=150, metadata=metadata)  # type: ignore[attr-defined]
+        figure.savefig(temporary, dpi=150, metadata=metadata)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.samples import DataError, Dataset
+from tasks.samples import DataError, Dataset, read_arrays
 from tasks.spec import TASKS
 
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
@@ -99,7 +99,7 @@ def _find(task: str, root: Path, download: bool) -> tuple[Arrays, str]:
     npz, layout = root / f"{task}.npz", root / PUBLISHED[task].folder
     looked = [str(npz), str(layout)]
     if npz.is_file():
-        return read_npz(npz), str(npz)
+        return _read_npz(npz), str(npz)
     if (found := _read_layout(task, root)) is not None:
         return found, str(layout)
     if task == "fashion-mnist":
@@ -119,20 +119,14 @@ def _find(task: str, root: Path, download: bool) -> tuple[Arrays, str]:
     )
 
 
-def read_npz(path: Path) -> Arrays:
+def _read_npz(path: Path) -> Arrays:
     """The four arrays of an .npz in the layout of Keras' data sets."""
+    arrays = read_arrays(path)
     names = ("x_train", "y_train", "x_test", "y_test")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            missing = [name for name in names if name not in file]
-            if missing:
-                raise DataError(f"{path}: no array {', '.join(missing)}; it has {', '.join(file.files) or 'none'}.")
-            x_train, y_train, x_test, y_test = (file[name] for name in names)
-    except DataError:
-        raise
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: not a readable .npz file ({error}). Write it with numpy.savez.") from None
-    return x_train, y_train, x_test, y_test
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise DataError(f"{path}: no array {', '.join(missing)}; it has {', '.join(arrays) or 'none'}.")
+    return arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"]
 
 
 def _read_layout(task: str, root: Path) -> Arrays | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.samples import DataError, Dataset, check_finite
+from tasks.samples import DataError, Dataset, check_finite, read_arrays
 from tasks.spec import TaskSpec
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -32,7 +32,7 @@ def load_own(path: str | Path, *, classes: str = "", input_shape: str = "") -> D
     elif not path.is_file():
         raise DataError(f"data={path}: there is no such file or folder.")
     elif path.suffix == ".npz":
-        fields = _read_npz(path)
+        fields = read_arrays(path)
     elif path.suffix == ".csv":
         fields = _read_csv(path, classes)
     elif path.suffix == ".py":
@@ -165,14 +165,6 @@ def _constants(values: Any, channels: int, source: str) -> np.ndarray:
         return np.broadcast_to(np.asarray(values, dtype=np.float32), (channels,)).copy()
     except (ValueError, TypeError):
         raise DataError(f"{source}: mean and std must be one number, or one for each of {channels} channels.") from None
-
-
-def _read_npz(path: Path) -> dict[str, Any]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except Exception as error:  # a damaged zip file can fail in many ways
-        raise DataError(f"{path}: not a readable .npz of plain arrays ({error}). Write it with numpy.savez.") from None
 
 
 def _run_python(path: Path) -> Mapping[str, Any]:
