@@ -6,12 +6,14 @@ Debian's package (Fashion-MNIST), and last a download by torchvision into the ro
 
 import gzip
 import importlib.util
+import math
 import os
 import shutil
 import socket
 import tempfile
 import threading
 import urllib.request
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,13 +168,13 @@ def read_idx(path: Path) -> np.ndarray:
     """An array of bytes in MNIST's idx format: 0, 0, type 8, dimensions, big-endian sizes, then the data."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error}). Get the file anew.") from None
-    if len(content) < 4 or content[:3] != b"\0\0\x08":
+    if len(content) < 4 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
         raise DataError(f"{path}: not an idx file of bytes. Get the file anew.")
     start = 4 + 4 * content[3]
     shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())
-    if len(shape) != content[3] or len(content) - start != int(np.prod(shape)):
+    if len(content) - start != math.prod(shape):
         raise DataError(f"{path}: {len(content) - start} bytes, but the header says {shape}. Get the file anew.")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 

@@ -71,7 +71,7 @@ def _make(fields: Mapping[str, Any], source: str, classes: str, shape: tuple[int
     for name in ("x", "y"):
         if name not in fields:
             raise DataError(f"{source}: no {name!r}; it needs x and y, and may have owner, mean and std.")
-    x, y = _samples(np.asarray(fields["x"]), source), np.asarray(fields["y"])
+    x, y = _samples(_array(fields["x"], "x", source), source), _array(fields["y"], "y", source)
     if shape and x.shape[1:] != shape:
         raise DataError(f"{source}: a sample has shape {x.shape[1:]}, but input-shape says {shape}.")
     labels, num_classes, names = _labels(y.reshape(-1) if y.shape == (len(y), 1) else y, source, classes)
@@ -88,6 +88,16 @@ def _make(fields: Mapping[str, Any], source: str, classes: str, shape: tuple[int
         label_names=names,
         source=source,
     )
+
+
+def _array(values: Any, name: str, source: str) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{source}: {name} is not an array ({error}).") from None
+    if array.ndim == 0:
+        raise DataError(f"{source}: {name} is not an array but {values!r}.")
+    return array
 
 
 def _samples(x: np.ndarray, source: str) -> np.ndarray:
@@ -151,7 +161,7 @@ def _named_labels(
 def _owners(owner: Any, source: str) -> tuple[np.ndarray | None, tuple[str, ...]]:
     if owner is None:
         return None, ()
-    values = np.asarray(owner)
+    values = _array(owner, "owner", source)
     if values.dtype.kind not in "buiUS" or values.ndim != 1:
         raise DataError(
             f"{source}: owner must be one whole number or name per sample, not {values.shape} of {values.dtype}."

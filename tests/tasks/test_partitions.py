@@ -291,7 +291,7 @@ def test_a_split_is_a_partition_with_the_right_sizes(labels, test_fraction, vali
     every = np.array([5, *labels, 5])  # two samples of the data set belong to somebody else
     indices = np.arange(1, len(labels) + 1)
     made = split(indices, every, test_fraction=test_fraction, validation_fraction=validation_fraction, seed=seed)
-    assert sorted(sum(parts_of(made), [])) == indices.tolist()
+    assert sorted(np.concatenate([made.train, made.validation, made.test])) == indices.tolist()
     assert len(made.train) >= 1
     n, rest = len(labels), len(labels) - len(made.test)
     if test_fraction > 0 and n >= 2:
