@@ -1,6 +1,6 @@
 """Data sets: every place where they are looked for, their encoding, and what is said when they are not there.
 
-The files are small generated ones in the published formats. Tests of the real files need a folder of them, COTERIE_DATA.
+The files are small generated ones in the published formats. Tests of the real files need their folder in COTERIE_DATA.
 """
 
 import functools
