@@ -6,19 +6,21 @@ Debian's package (Fashion-MNIST), and last a download by torchvision into the ro
 
 import gzip
 import importlib.util
+import math
 import os
 import shutil
 import socket
 import tempfile
 import threading
 import urllib.request
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tasks.samples import DataError, Dataset
+from tasks.samples import DataError, Dataset, read_arrays
 from tasks.spec import TASKS
 
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
@@ -99,7 +101,7 @@ def _find(task: str, root: Path, download: bool) -> tuple[Arrays, str]:
     npz, layout = root / f"{task}.npz", root / PUBLISHED[task].folder
     looked = [str(npz), str(layout)]
     if npz.is_file():
-        return read_npz(npz), str(npz)
+        return _read_npz(npz), str(npz)
     if (found := _read_layout(task, root)) is not None:
         return found, str(layout)
     if task == "fashion-mnist":
@@ -114,25 +116,19 @@ def _find(task: str, root: Path, download: bool) -> tuple[Arrays, str]:
     debian = ", or `apt-get install dataset-fashion-mnist`" if task == "fashion-mnist" else ""
     raise DataError(
         f"task {task!r}: not found ({problem}). Looked for {', '.join(looked)}. Either put {task}.npz with x_train, "
-        f"y_train, x_test, y_test (uint8) or torchvision's {PUBLISHED[task].torchvision} files under data-root ({root}), "
-        f"or start once with internet access{debian}."
+        f"y_train, x_test, y_test (uint8) or torchvision's {PUBLISHED[task].torchvision} files under data-root "
+        f"({root}), or start once with internet access{debian}."
     )
 
 
-def read_npz(path: Path) -> Arrays:
+def _read_npz(path: Path) -> Arrays:
     """The four arrays of an .npz in the layout of Keras' data sets."""
+    arrays = read_arrays(path)
     names = ("x_train", "y_train", "x_test", "y_test")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            missing = [name for name in names if name not in file]
-            if missing:
-                raise DataError(f"{path}: no array {', '.join(missing)}; it has {', '.join(file.files) or 'none'}.")
-            x_train, y_train, x_test, y_test = (file[name] for name in names)
-    except DataError:
-        raise
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: not a readable .npz file ({error}). Write it with numpy.savez.") from None
-    return x_train, y_train, x_test, y_test
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise DataError(f"{path}: no array {', '.join(missing)}; it has {', '.join(arrays) or 'none'}.")
+    return arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"]
 
 
 def _read_layout(task: str, root: Path) -> Arrays | None:
@@ -172,13 +168,13 @@ def read_idx(path: Path) -> np.ndarray:
     """An array of bytes in MNIST's idx format: 0, 0, type 8, dimensions, big-endian sizes, then the data."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error}). Get the file anew.") from None
-    if len(content) < 4 or content[:3] != b"\0\0\x08":
+    if len(content) < 4 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
         raise DataError(f"{path}: not an idx file of bytes. Get the file anew.")
     start = 4 + 4 * content[3]
     shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())
-    if len(shape) != content[3] or len(content) - start != int(np.prod(shape)):
+    if len(content) - start != math.prod(shape):
         raise DataError(f"{path}: {len(content) - start} bytes, but the header says {shape}. Get the file anew.")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 

@@ -13,7 +13,7 @@ out or gives some labels to far more clients than others.
 """
 
 import hashlib
-import math
+import logging
 import os
 import tempfile
 import warnings
@@ -22,12 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.samples import DataError, Dataset, did_you_mean
+from tasks.samples import DataError, Dataset, did_you_mean, read_arrays
 from tasks.splits import Split, split
 
 __all__ = ["KINDS", "Split", "cached_partition", "partition", "split"]
 
+log = logging.getLogger(__name__)
 KINDS = ("iid", "dirichlet", "pathological", "shards", "natural")
+MAX_ALPHA = 1e9  # shares are even long before, and sums overflow long after
 
 
 def partition(
@@ -80,8 +82,8 @@ def _natural(dataset: Dataset, num_clients: int) -> list[np.ndarray]:
         )
     if num_clients != len(dataset.owners):
         raise DataError(
-            f"partition 'natural' has {len(dataset.owners)} clients ({', '.join(dataset.owners[:10])}), but num-clients "
-            f"is {num_clients}; set num-clients to {len(dataset.owners)}."
+            f"partition 'natural' has {len(dataset.owners)} clients ({', '.join(dataset.owners[:10])}), but "
+            f"num-clients is {num_clients}; set num-clients to {len(dataset.owners)}."
         )
     parts = [np.flatnonzero(dataset.owner == owner) for owner in range(num_clients)]
     for name, part in zip(dataset.owners, parts, strict=True):
@@ -96,7 +98,7 @@ def _pathological(
     present = np.unique(labels)
     if not 1 <= labels_per_client <= len(present):
         raise DataError(
-            f"labels-per-client is {labels_per_client}; the data has {len(present)} labels, so take 1 to {len(present)}."
+            f"labels-per-client is {labels_per_client}; the data has {len(present)} labels: take 1 to {len(present)}."
         )
     held = deal_labels(present, num_clients, labels_per_client, rng)  # (clients, labels_per_client)
     parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
@@ -105,8 +107,8 @@ def _pathological(
         samples = rng.permutation(np.flatnonzero(labels == label))
         if len(samples) < len(holders):
             raise DataError(
-                f"label {label} has {len(samples)} samples, too few for the {len(holders)} clients that would hold it; "
-                "take fewer clients or labels per client."
+                f"label {label} has {len(samples)} samples, too few for the {len(holders)} clients that "
+                "would hold it; take fewer clients or labels per client."
             )
         for holder, share in zip(holders, np.array_split(samples, max(len(holders), 1)), strict=False):
             parts[holder].append(share)
@@ -135,8 +137,8 @@ def deal_labels(present: np.ndarray, num_clients: int, labels_per_client: int, r
 def _shards(labels: np.ndarray, num_clients: int, shards_per_client: int, seed: int) -> list[np.ndarray]:
     if shards_per_client < 1 or num_clients * shards_per_client > len(labels):
         raise DataError(
-            f"shards-per-client is {shards_per_client}; with {num_clients} clients and {len(labels)} samples it must be "
-            f"from 1 to {len(labels) // num_clients}."
+            f"shards-per-client is {shards_per_client}; with {num_clients} clients and {len(labels)} samples it must "
+            f"be from 1 to {len(labels) // num_clients}."
         )
     from flwr_datasets.partitioner import ShardPartitioner
 
@@ -149,19 +151,15 @@ def _dirichlet(labels: np.ndarray, num_clients: int, alpha: float, min_samples: 
 
     With many clients and a small alpha no number of draws suffices: then the poorest are topped up from the richest.
     """
-    if not (alpha > 0 and math.isfinite(alpha)):
-        raise DataError(
-            f"dirichlet-alpha is {alpha}; it must be finite and above 0, for example 0.5 (0.1 is very uneven)."
-        )
+    if not 0 < alpha <= MAX_ALPHA:
+        raise DataError(f"dirichlet-alpha is {alpha}; it must be above 0 and at most {MAX_ALPHA:g}, for example 0.5.")
     from flwr_datasets.partitioner import DirichletPartitioner
 
     least = min(min_samples, len(labels) // num_clients)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one per draw
-        try:
-            return _run(DirichletPartitioner(num_clients, "label", float(alpha), least, seed=seed), labels, num_clients)
-        except ValueError:
-            parts = _run(DirichletPartitioner(num_clients, "label", float(alpha), 0, seed=seed), labels, num_clients)
+    try:
+        return _run(DirichletPartitioner(num_clients, "label", float(alpha), least, seed=seed), labels, num_clients)
+    except ValueError:
+        parts = _run(DirichletPartitioner(num_clients, "label", float(alpha), 0, seed=seed), labels, num_clients)
     return top_up(parts, least, np.random.default_rng(seed))
 
 
@@ -182,8 +180,10 @@ def _run(partitioner: Any, labels: np.ndarray, num_clients: int) -> list[np.ndar
     from datasets import Dataset as Table
 
     partitioner.dataset = Table.from_dict({"index": np.arange(len(labels)), "label": labels})
-    parts = (partitioner.load_partition(client) for client in range(num_clients))
-    return [part.with_format("numpy")[:]["index"] for part in parts]  # with [:] the column is read at once
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one for every draw that was too uneven, and those of pyarrow
+        parts = [partitioner.load_partition(client) for client in range(num_clients)]
+        return [part.with_format("numpy")[:]["index"] for part in parts]  # with [:] the column is read at once
 
 
 def cached_partition(
@@ -194,22 +194,27 @@ def cached_partition(
         return partition(dataset, num_clients, kind=kind, seed=seed, **settings)
     path = cache / f"partition-{_digest(dataset, num_clients, kind, seed, settings)}.npz"
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return np.split(file["indices"], file["starts"])
-    except (OSError, ValueError, KeyError, EOFError):
-        pass  # not there, or damaged: make it
-    parts = partition(dataset, num_clients, kind=kind, seed=seed, **settings)
-    starts = np.cumsum([len(part) for part in parts])[:-1]
-    cache.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=cache, suffix=".npz")
+        table = read_arrays(path)
+        return np.split(table["indices"], table["starts"])
+    except (DataError, KeyError):  # not there, or damaged
+        parts = partition(dataset, num_clients, kind=kind, seed=seed, **settings)
+    try:
+        _write(parts, path)
+    except OSError as error:
+        log.warning("the partition could not be kept in %s: %s", path, error)
+    return parts
+
+
+def _write(parts: list[np.ndarray], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz")
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, indices=np.concatenate(parts), starts=starts)
+            np.savez(file, indices=np.concatenate(parts), starts=np.cumsum([len(part) for part in parts])[:-1])
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
-    return parts
 
 
 def _digest(dataset: Dataset, num_clients: int, kind: str, seed: int, settings: dict[str, Any]) -> str:

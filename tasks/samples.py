@@ -1,6 +1,8 @@
 """What every data set is once it is loaded: checked arrays with fixed normalisation constants."""
 
 import difflib
+import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,8 +79,8 @@ def _check_labels(data: Dataset) -> None:
     bad = np.flatnonzero((data.y < 0) | (data.y >= data.num_classes))
     if len(bad):
         raise DataError(
-            f"{where}: label {data.y[bad[0]]} in row {bad[0]} is outside 0..{data.num_classes - 1}. Labels count from 0; "
-            "if there are more classes, set `classes` to their number."
+            f"{where}: label {data.y[bad[0]]} in row {bad[0]} is outside 0..{data.num_classes - 1}. Labels count from "
+            "0; if there are more classes, set `classes` to their number."
         )
     if data.label_names and len(data.label_names) != data.num_classes:
         raise DataError(f"{where}: {len(data.label_names)} label names for {data.num_classes} classes.")
@@ -103,6 +105,18 @@ def check_finite(values: np.ndarray, source: str | Path, name: str) -> None:
         f"{source}: {name} has {values[tuple(place)]} in row {place[0]}{column} (counted from 0). "
         "Remove the row or fill in the value."
     )
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file. Nothing in it is unpickled."""
+    try:
+        with path.open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            if not isinstance(content, np.lib.npyio.NpzFile):
+                raise ValueError("a single array")
+            return {name: content[name] for name in content.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: not a readable .npz of plain arrays ({error}). Write it with numpy.savez.") from None
 
 
 def did_you_mean(value: str, known: Iterable[str]) -> str:

@@ -34,8 +34,8 @@ _ADULT_CATEGORIES = {
     8: "Amer-Indian-Eskimo Asian-Pac-Islander Black Other White",
     9: "Female Male",
     13: "? Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France Germany Greece "
-    "Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India Iran Ireland Italy Jamaica Japan Laos Mexico Nicaragua "
-    "Outlying-US(Guam-USVI-etc) Peru Philippines Poland Portugal Puerto-Rico Scotland South Taiwan Thailand "
+    "Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India Iran Ireland Italy Jamaica Japan Laos Mexico "
+    "Nicaragua Outlying-US(Guam-USVI-etc) Peru Philippines Poland Portugal Puerto-Rico Scotland South Taiwan Thailand "
     "Trinadad&Tobago United-States Vietnam Yugoslavia",
 }
 _ADULT_LABELS = {"<=50K": 0, ">50K": 1}
@@ -176,9 +176,9 @@ def find(root: Path, task: str, name: str) -> Path:
     path = root / name
     if not path.is_file():
         raise DataError(
-            f"task {task!r}: no file {path}. Get it from the UCI Machine Learning Repository (archive.ics.uci.edu, data "
-            f"set {'2, Adult' if task == 'adult' else '45, Heart Disease'}) and put it there, or point data-root to the "
-            f"folder that has {name}."
+            f"task {task!r}: no file {path}. Get it from the UCI Machine Learning Repository (archive.ics.uci.edu, "
+            f"data set {'2, Adult' if task == 'adult' else '45, Heart Disease'}) and put it there, or point data-root "
+            f"to the folder that has {name}."
         )
     return path
 

@@ -1,0 +1,291 @@
+"""Bring your own data: an .npz file, a CSV file, a folder of images, or a Python file with a function `load`.
+
+What the clients must agree on, the classes and the shape of a sample, can be given in words, because one client's file
+need not show it: `classes` is a number ("10"), names ("cat,dog") or "regression"; `input_shape` is "3,32,32" or "20".
+Files are only read as data, nothing is unpickled; a Python file, of course, is run.
+"""
+
+import csv
+import logging
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.samples import DataError, Dataset, check_finite, read_arrays
+from tasks.spec import TaskSpec
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+LABEL_COLUMNS = ("label", "target")
+log = logging.getLogger(__name__)
+
+
+def load_own(path: str | Path, *, classes: str = "", input_shape: str = "") -> Dataset:
+    """The user's data at `path`, checked."""
+    path = Path(path).expanduser()
+    shape = parse_shape(input_shape)
+    fields: Mapping[str, Any]
+    if path.is_dir():
+        fields = _read_image_folder(path, shape, classes)
+    elif not path.is_file():
+        raise DataError(f"data={path}: there is no such file or folder.")
+    elif path.suffix == ".npz":
+        fields = read_arrays(path)
+    elif path.suffix == ".csv":
+        fields = _read_csv(path, classes)
+    elif path.suffix == ".py":
+        fields = _run_python(path)
+    else:
+        raise DataError(
+            f"data={path}: unknown kind of file {path.suffix!r}; give an .npz, .csv or .py file or a folder."
+        )
+    return _make(fields, str(path), classes, shape)
+
+
+def describe(dataset: Dataset) -> TaskSpec:
+    """The task that a data set is, for building a model."""
+    return TaskSpec(
+        "own",
+        dataset.source,
+        "classification" if dataset.num_classes else "regression",
+        dataset.x.shape[1:],
+        dataset.num_classes or 1,
+        natural_clients=dataset.owners,
+    )
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """ "3,32,32" or "20" as numbers; () if not given."""
+    parts = text.replace("x", ",").split(",") if text else []
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts) or len(parts) not in (0, 1, 3):
+        raise DataError(
+            f"input-shape is {text!r}; write channels,height,width like 3,32,32, or the number of features."
+        )
+    return tuple(int(part) for part in parts)
+
+
+def _make(fields: Mapping[str, Any], source: str, classes: str, shape: tuple[int, ...]) -> Dataset:
+    """Bring arrays of many kinds to a Dataset's."""
+    for name in ("x", "y"):
+        if name not in fields:
+            raise DataError(f"{source}: no {name!r}; it needs x and y, and may have owner, mean and std.")
+    x, y = _samples(_array(fields["x"], "x", source), source), _array(fields["y"], "y", source)
+    if shape and x.shape[1:] != shape:
+        raise DataError(f"{source}: a sample has shape {x.shape[1:]}, but input-shape says {shape}.")
+    labels, num_classes, names = _labels(y.reshape(-1) if y.shape == (len(y), 1) else y, source, classes)
+    owner, owners = _owners(fields.get("owner"), source)
+    default = 127.5 if x.dtype == np.uint8 else 0.0
+    return Dataset(
+        x,
+        labels,
+        num_classes,
+        _constants(fields.get("mean", default), x.shape[1], source),
+        _constants(fields.get("std", default or 1.0), x.shape[1], source),
+        owner=owner,
+        owners=owners,
+        label_names=names,
+        source=source,
+    )
+
+
+def _array(values: Any, name: str, source: str) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{source}: {name} is not an array ({error}).") from None
+    if array.ndim == 0:
+        raise DataError(f"{source}: {name} is not an array but {values!r}.")
+    return array
+
+
+def _samples(x: np.ndarray, source: str) -> np.ndarray:
+    """Images to (n, channels, height, width), tables to (n, features); images of bytes stay so, the rest is float32."""
+    if x.dtype.kind not in "buif":
+        raise DataError(f"{source}: x must be numbers, not {x.dtype}.")
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
+        x = x.transpose(0, 3, 1, 2)
+    if x.ndim not in (2, 4):
+        raise DataError(
+            f"{source}: x has shape {x.shape}; it must be a table (n, features) or images (n, height, width), "
+            "(n, channels, height, width) or (n, height, width, channels)."
+        )
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused by its place
+        return np.ascontiguousarray(x, dtype=np.uint8 if x.dtype == np.uint8 and x.ndim == 4 else np.float32)
+
+
+def _labels(y: np.ndarray, source: str, classes: str) -> tuple[np.ndarray, int, tuple[str, ...]]:
+    """Labels as numbers, how many classes there are, and their names."""
+    if classes == "regression" or (not classes and y.dtype.kind == "f"):
+        if y.dtype.kind not in "buif":
+            raise DataError(f"{source}: regression needs numbers in y, not {y.dtype}.")
+        return y.astype(np.float32), 0, ()
+    names = () if not classes or classes.isdecimal() else tuple(name.strip() for name in classes.split(","))
+    if len(set(names)) != len(names) or "" in names:
+        raise DataError(f"classes is {classes!r}; write different names with commas between them, like cat,dog.")
+    if y.dtype.kind in "US":
+        return _named_labels(y.astype(str), source, classes, names)
+    check_finite(y, source, "y")
+    if y.dtype.kind not in "buif" or (y != y.astype(np.int64)).any():
+        raise DataError(
+            f"{source}: labels must be whole numbers or names (set classes to regression for other targets)."
+        )
+    labels = y.astype(np.int64)
+    count = len(names) or int(classes or labels.max(initial=0) + 1)
+    return labels, count, names
+
+
+def _named_labels(
+    y: np.ndarray, source: str, classes: str, names: tuple[str, ...]
+) -> tuple[np.ndarray, int, tuple[str, ...]]:
+    found = sorted(set(y.tolist()))
+    if not names:
+        names = tuple(found)
+        if classes and int(classes) != len(names):
+            raise DataError(
+                f"{source}: found the labels {', '.join(found)}, but classes is {classes}; give all their names."
+            )
+        log.warning(
+            "%s: labels found: %s. If other clients have other labels, set classes for all.", source, ",".join(names)
+        )
+    unknown = [name for name in found if name not in names]
+    if unknown:
+        raise DataError(f"{source}: label {unknown[0]!r} is not among the classes {', '.join(names)}.")
+    place = {name: i for i, name in enumerate(names)}
+    return np.array([place[name] for name in y.tolist()], dtype=np.int64), len(names), names
+
+
+def _owners(owner: Any, source: str) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    if owner is None:
+        return None, ()
+    values = _array(owner, "owner", source)
+    if values.dtype.kind not in "buiUS" or values.ndim != 1:
+        raise DataError(
+            f"{source}: owner must be one whole number or name per sample, not {values.shape} of {values.dtype}."
+        )
+    owners, index = np.unique(values, return_inverse=True)
+    return index.astype(np.int64), tuple(str(name) for name in owners.tolist())
+
+
+def _constants(values: Any, channels: int, source: str) -> np.ndarray:
+    try:
+        return np.broadcast_to(np.asarray(values, dtype=np.float32), (channels,)).copy()
+    except (ValueError, TypeError):
+        raise DataError(f"{source}: mean and std must be one number, or one for each of {channels} channels.") from None
+
+
+def _run_python(path: Path) -> Mapping[str, Any]:
+    try:
+        load = runpy.run_path(str(path)).get("load")
+        fields = load() if callable(load) else None
+    except Exception as error:  # the user's code can raise anything
+        raise DataError(f"{path}: load() failed with {type(error).__name__}: {error}") from error
+    if not isinstance(fields, Mapping):
+        raise DataError(f"{path}: it must define a function load() that returns a dict with x and y.")
+    return fields
+
+
+def _read_csv(path: Path, classes: str) -> dict[str, Any]:
+    """Numbers separated by commas, with or without a line of names.
+
+    The label is the column `label` (classes) or `target` (regression), or else the last one; a column `owner` names the
+    natural clients.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, skipinitialspace=True)
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: not a readable CSV file in UTF-8 ({error}).") from None
+    if not rows:
+        raise DataError(f"{path}: the file is empty.")
+    names = [name.lower() for name in rows[0][1]]
+    if set(names) & set(LABEL_COLUMNS) or not all(_is_number(cell) for cell in names[:-1]):
+        rows = rows[1:]
+    else:
+        names = [str(i) for i in range(len(names))]
+    if not rows or len(names) < 2:
+        raise DataError(f"{path}: needs at least one row and two columns, separated by commas.")
+    for line, row in rows:
+        if len(row) != len(names):
+            raise DataError(f"{path}, line {line}: {len(row)} columns instead of {len(names)}.")
+    label = next((names.index(name) for name in LABEL_COLUMNS if name in names), len(names) - 1)
+    features = [i for i, name in enumerate(names) if i != label and name != "owner"]
+    fields: dict[str, Any] = {
+        "x": [[_csv_number(row[i], path, line, names[i]) for i in features] for line, row in rows],
+        "y": _csv_labels([row[label] for _, row in rows], names[label], classes, path),
+    }
+    if "owner" in names:
+        fields["owner"] = [row[names.index("owner")] for _, row in rows]
+    return fields
+
+
+def _csv_labels(values: list[str], column: str, classes: str, path: Path) -> np.ndarray:
+    if "" in values:
+        raise DataError(f"{path}: row {values.index('')} (counted from 0, without the names) has no {column!r}.")
+    if not all(_is_number(value) for value in values) or set(values) <= {name.strip() for name in classes.split(",")}:
+        return np.array(values)
+    numbers = np.array(values, dtype=np.float64)
+    check_finite(numbers, path, column)
+    whole = bool((numbers == np.round(numbers)).all())
+    if column == "label" and not whole:
+        raise DataError(f"{path}: labels must be whole numbers or names; call the column 'target' for regression.")
+    return numbers.astype(np.int64) if whole and column != "target" else numbers
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _csv_number(text: str, path: Path, line: int, column: str) -> float:
+    value = float(text) if _is_number(text) else np.nan
+    if not np.isfinite(value):
+        raise DataError(
+            f"{path}, line {line}, column {column}: {text!r} is not a finite number. Remove or fill in the row."
+        )
+    return value
+
+
+def _read_image_folder(path: Path, shape: tuple[int, ...], classes: str) -> dict[str, Any]:
+    """A sub-folder per class, named after it. Images become `shape`, or must all have the same size."""
+    folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    files = [file for folder in folders for file in sorted(folder.iterdir()) if file.suffix.lower() in IMAGE_SUFFIXES]
+    if not files:
+        raise DataError(f"{path}: no images; put them ({', '.join(IMAGE_SUFFIXES)}) into a sub-folder for each class.")
+    if shape and (len(shape) != 3 or shape[0] not in (1, 3)):
+        raise DataError(f"input-shape is {shape}; for images write channels,height,width with 1 or 3 channels.")
+    images = [_read_image(file, shape) for file in files]
+    colours = max(image.shape[0] for image in images)  # grey images among coloured ones become coloured
+    images = [np.broadcast_to(image, (colours, *image.shape[1:])) for image in images]
+    for file, image in zip(files, images, strict=True):
+        if image.shape != images[0].shape:
+            raise DataError(
+                f"{file}: {image.shape[2]}x{image.shape[1]} pixels, but {files[0]} has {images[0].shape[2]}x"
+                f"{images[0].shape[1]}. Set input-shape (channels,height,width) to resize them all."
+            )
+    names = [file.parent.name for file in files]
+    if classes.isdecimal() and all(name.isdecimal() for name in names):
+        return {"x": np.stack(images), "y": np.array(names, dtype=np.int64)}
+    return {"x": np.stack(images), "y": np.array(names)}
+
+
+def _read_image(file: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """One image as (channels, height, width) bytes."""
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            channels = shape[0] if shape else 1 if image.mode in ("1", "L") else 3
+            pixels = image.convert("L" if channels == 1 else "RGB")
+            if shape and pixels.size != (shape[2], shape[1]):
+                pixels = pixels.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(f"{file}: not a readable image ({error}). Remove or replace it.") from None
+    return np.asarray(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, channels).transpose(2, 0, 1)
