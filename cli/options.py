@@ -1,0 +1,74 @@
+"""Options made from the run configuration: every top-level key is an option of the same name, the rest go by --set."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+from typer.core import TyperOption
+
+from strategies.registry import METHODS
+from tasks.models import MODELS
+from tasks.spec import TASKS
+from wire.config import ConfigError, RunConfig, Value
+
+CHOICES = {"strategy": METHODS, "task": [*TASKS, "own"], "model": MODELS}
+TYPES: dict[Any, Any] = {int: click.INT, float: click.FLOAT}
+
+
+def config_options(leave_out: Iterable[str] = ()) -> list[click.Parameter]:
+    options: list[click.Parameter] = []
+    for name, field in RunConfig.model_fields.items():
+        key = name.replace("_", "-")
+        if key in leave_out:
+            continue
+        extra: Any = field.json_schema_extra
+        text = str(field.description)
+        if key in CHOICES:
+            text += f" [{'|'.join(CHOICES[key])}]"
+        elif getattr(field.annotation, "__args__", None):
+            text += f" [{'|'.join(field.annotation.__args__)}]"  # type: ignore[union-attr]
+        options.append(
+            TyperOption(
+                param_decls=[f"--{key}"],
+                type=TYPES.get(field.annotation, click.STRING),
+                default=None,
+                show_default=str(field.default) if field.default != "" else False,
+                help=text,
+                rich_help_panel=extra["group"],
+                metavar={int: "N", float: "X"}.get(field.annotation, "TEXT"),  # type: ignore[arg-type]
+            )
+        )
+    options.append(
+        TyperOption(
+            param_decls=["--set", "settings"],
+            multiple=True,
+            metavar="KEY=VALUE",
+            help=f"A setting of one method, for example --set fedprox.mu=0.1. Keys: {', '.join(method_keys())}.",
+            rich_help_panel="What to run",
+        )
+    )
+    return options
+
+
+def method_keys() -> list[str]:
+    return [f"{name}.{key}" for name, method in METHODS.items() for key in method.settings_class.keys()]
+
+
+def given_values(arguments: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Value]:
+    """The keys that the user gave; everything else keeps its default."""
+    values: dict[str, Value] = {key.replace("_", "-"): value for key, value in arguments.items() if value is not None}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text}: write KEY=VALUE, for example --set fedprox.mu=0.1")
+        values[key.strip()] = _value(value.strip())
+    return values
+
+
+def _value(text: str) -> Value:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return text
+    return value if isinstance(value, bool | int | float | str) else text

@@ -1,0 +1,89 @@
+"""`coterie run`: one method, simulated on this machine."""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cli.progress import RunProgress, quiet_flower
+from cli.simulation import SimulationGrid, Workers
+from client.data import partitioned
+from server.app import checked_config, run
+from server.rundir import new_run_dir
+from tasks.datasets import load_dataset
+from tasks.own import describe
+from tasks.resolve import number_of_clients, task_spec
+from wire.config import ConfigError, RunConfig, Value, split_sections
+
+
+def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
+    """The whole configuration of a simulation, checked, with its data loaded and dealt: all mistakes show up here."""
+    config = checked_config(_describe_own_data(values))
+    settings = RunConfig.parse(split_sections(config)[0])
+    spec = task_spec(settings.task, settings.classes, settings.input_shape)
+    number = number_of_clients(spec, settings.partition, settings.num_clients)
+    config["num-clients"] = number
+    config["data-root"] = str(Path(settings.data_root).absolute())
+    partitioned(RunConfig.parse(split_sections(config)[0]), number)
+    return config
+
+
+def _describe_own_data(values: Mapping[str, Value]) -> dict[str, Value]:
+    """For data of the user's own, fill in what the server must know of them."""
+    values = dict(values)
+    if values.get("task") == "own":
+        if not values.get("data"):
+            raise ConfigError("task = 'own': say where your data are, for example --data measurements.csv")
+        data = str(Path(str(values["data"])).absolute())
+        told = {"classes": str(values.get("classes", "")), "input_shape": str(values.get("input-shape", ""))}
+        spec = describe(load_dataset("own", str(values.get("data-root", "data")), data=data, **told))
+        classes = "0" if spec.kind == "regression" else told["classes"] or str(spec.num_outputs)
+        values |= {"data": data, "classes": classes, "input-shape": "x".join(str(size) for size in spec.input_shape)}
+    elif values.get("data"):
+        raise ConfigError(f"data = {values['data']!r}: is for your own data; add --task own")
+    return values
+
+
+def default_workers() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def simulate(config: Mapping[str, Value], run_dir: Path, workers: Workers, console: Console, title: str) -> dict[str, Any]:
+    """All rounds, with progress; the result, and beside it the seconds it took."""
+    quiet_flower(console)
+    grid = SimulationGrid(workers, int(config["num-clients"]), config, str(run_dir))
+    started = time.monotonic()
+    with RunProgress(console, title, int(config["num-server-rounds"])) as progress:
+        result = run(grid, config, run_dir, [progress])
+    return result | {"seconds": time.monotonic() - started}
+
+
+def run_command(values: Mapping[str, Value], workers: int | None) -> None:
+    console = Console(stderr=True)
+    config = prepare(values)
+    pool = Workers(default_workers() if workers is None else workers)
+    try:
+        run_dir = new_run_dir(config)
+        result = simulate(config, run_dir, pool, console, f"{config['strategy']} on {config['task']}")
+    finally:
+        pool.close()
+    Console().print(result_table(result))
+    console.print(f"run directory: {run_dir}", highlight=False, soft_wrap=True)
+
+
+def result_table(result: Mapping[str, Any]) -> Table:
+    """One row for each kind of model."""
+    table = Table(title=f"{result['strategy']} on {result['task']}, {result['rounds']} rounds, seed {result['seed']}")
+    names = [name for name in next(iter(result["models"].values()))["mean"] if not name.endswith("-weighted")]
+    table.add_column("model")
+    for name in names:
+        table.add_column(name, justify="right")
+        table.add_column("by samples", justify="right", style="dim")
+    for kind, values in result["models"].items():
+        mean = values["mean"]
+        table.add_row(kind, *[f"{mean[key]:.4f}" for name in names for key in (name, f"{name}-weighted")])
+    return table
