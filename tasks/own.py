@@ -75,6 +75,8 @@ def _make(fields: Mapping[str, Any], source: str, classes: str, shape: tuple[int
     if shape and x.shape[1:] != shape:
         raise DataError(f"{source}: a sample has shape {x.shape[1:]}, but input-shape says {shape}.")
     labels, num_classes, names = _labels(y.reshape(-1) if y.shape == (len(y), 1) else y, source, classes)
+    if num_classes == 1 and len(labels):
+        raise DataError(f"{source}: only one class. Set classes to the number or the names of all clients' classes.")
     owner, owners = _owners(fields.get("owner"), source)
     default = 127.5 if x.dtype == np.uint8 else 0.0
     return Dataset(

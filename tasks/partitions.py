@@ -155,7 +155,7 @@ def _dirichlet(labels: np.ndarray, num_clients: int, alpha: float, min_samples: 
         raise DataError(f"dirichlet-alpha is {alpha}; it must be above 0 and at most {MAX_ALPHA:g}, for example 0.5.")
     from flwr_datasets.partitioner import DirichletPartitioner
 
-    least = min(min_samples, len(labels) // num_clients)
+    least = max(min(min_samples, len(labels) // num_clients), 1)
     try:
         return _run(DirichletPartitioner(num_clients, "label", float(alpha), least, seed=seed), labels, num_clients)
     except ValueError:

@@ -10,6 +10,8 @@ import http.server
 import os
 import pickle
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -101,6 +103,18 @@ def test_least_squares_finds_the_parameters_of_synthetic_linear():
 
 def test_a_data_set_is_read_once_per_process():
     assert load_dataset("digits", "a/../b") is load_dataset("digits", "b")
+
+
+def test_a_client_process_imports_no_more_than_it_needs():
+    code = (
+        "import sys; from tasks import chart, own; from tasks.datasets import load_dataset\n"
+        "from tasks.partitions import partition\n"
+        "partition(load_dataset('digits', 'unused'), 10, kind='pathological', seed=1)\n"
+        "print({'torch', 'sklearn', 'datasets', 'flwr_datasets', 'matplotlib', 'PIL'} & set(sys.modules))"
+    )
+    root = Path(images.__file__).parents[1]
+    run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"
 
 
 def test_an_unknown_task_is_refused_with_a_guess():

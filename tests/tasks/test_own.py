@@ -101,7 +101,8 @@ def test_names_that_were_found_are_reported(tmp_path, caplog):
         ({"x": np.zeros((2, 1)), "y": np.array(["a", "b"])}, {"classes": "regression"}, "regression needs numbers"),
         ({"x": np.zeros((2, 1)), "y": np.array([0, 1])}, {"classes": "a,a"}, "different names"),
         ({"x": np.zeros((2, 1)), "y": np.array([0, 1])}, {"classes": "a,"}, "different names"),
-        ({"x": np.zeros((2, 1)), "y": np.array([0, 0])}, {}, "1 classes"),
+        ({"x": np.zeros((2, 1)), "y": np.array([0, 0])}, {}, "only one class. Set classes"),
+        ({"x": np.zeros((2, 1)), "y": np.array(["a", "a"])}, {}, "only one class. Set classes"),
         ({"x": np.zeros((2, 1)), "y": np.array([0, 1])}, {"input_shape": "2"}, "input-shape says \\(2,\\)"),
         ({"x": np.zeros((2, 1)), "y": np.array([0, 1])}, {"input_shape": "big"}, "input-shape is 'big'"),
         ({"x": np.zeros((2, 1)), "y": np.array([0, 1])}, {"input_shape": "3,0,3"}, "input-shape is '3,0,3'"),
@@ -315,3 +316,22 @@ def test_wrong_python_files_are_refused(text, message, tmp_path):
     with pytest.raises(DataError, match=message) as caught:
         load_own(python_file(tmp_path, text))
     assert "mine.py" in str(caught.value)
+
+
+# --- the documentation -----------------------------------------------------------------------------------------------
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "data.md"
+EXAMPLES = [block.split("```")[0] for block in DOCUMENT.read_text(encoding="utf-8").split("```python\n")[1:]]
+
+
+def test_there_is_an_example_of_every_kind():
+    assert [sum(f'"{name}"' in text for text in EXAMPLES) for name in ("mine.npz", "mine.csv", "pets", "mine.py")] == [
+        1
+    ] * 4
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_of_the_documentation_run(example, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    assert any(tmp_path.iterdir())

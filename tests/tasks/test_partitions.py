@@ -120,6 +120,11 @@ def test_the_minimum_gives_way_when_there_are_not_enough_samples():
     assert [len(part) for part in parts] == [1] * 20
 
 
+def test_nobody_is_empty_even_without_a_minimum():
+    parts = partition(balanced(3, 20), 30, kind="dirichlet", seed=1, dirichlet_alpha=0.01, min_samples=0)
+    assert min(len(part) for part in parts) == 1
+
+
 def test_topping_up_takes_from_the_richest_only():
     parts = [np.arange(0, 50), np.array([50]), np.array([], np.int64), np.arange(60, 66)]
     filled = partitions.top_up(parts, 4, np.random.default_rng(0))
