@@ -25,9 +25,9 @@ def config_options(leave_out: Iterable[str] = ()) -> list[click.Parameter]:
         extra: Any = field.json_schema_extra
         text = str(field.description)
         if key in CHOICES:
-            text += f" [{'|'.join(CHOICES[key])}]"
+            text += f" [{', '.join(CHOICES[key])}]"
         elif getattr(field.annotation, "__args__", None):
-            text += f" [{'|'.join(field.annotation.__args__)}]"  # type: ignore[union-attr]
+            text += f" [{', '.join(field.annotation.__args__)}]"  # type: ignore[union-attr]
         options.append(
             TyperOption(
                 param_decls=[f"--{key}"],
