@@ -63,12 +63,13 @@ def coalition_scores(logits: ArrayLike, labels: ArrayLike, *, weights: ArrayLike
     correct, loss = np.zeros(1 << members), np.zeros(1 << members)
     step = max(1, BLOCK // (classes << members))
     for start in range(0, samples, step):
-        block, answers = array[:, start : start + step], truth[start : start + step]
-        averages = coalition_averages(block, weights=weights)  # (coalitions, step, classes)
-        correct += (averages.argmax(axis=2) == answers).sum(axis=1)
-        averages -= averages.max(axis=2, keepdims=True)
-        right = averages[:, np.arange(len(answers)), answers]
-        loss += (np.log(np.exp(averages, out=averages).sum(axis=2)) - right).sum(axis=1)
+        # classes before samples: numpy reduces an axis of ten classes far faster when it is not the last
+        block, answers = array[:, start : start + step].transpose(0, 2, 1), truth[start : start + step]
+        averages = coalition_averages(block, weights=weights)  # (coalitions, classes, step)
+        correct += (averages.argmax(axis=1) == answers).sum(axis=1)
+        averages -= averages.max(axis=1, keepdims=True)
+        right = averages[:, answers, np.arange(len(answers))]
+        loss += (np.log(np.exp(averages, out=averages).sum(axis=1)) - right).sum(axis=1)
     correct[0] = 0.0
     return CoalitionScores(correct / samples, loss / samples)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,39 +90,54 @@ def _truncated_marginals(memo: Memo, order: list[int], tolerance: float) -> Floa
 def pivot_differences(memo: Memo, rng: np.random.Generator, *, pivot: int) -> Result:
     """Differences to the pivot's value, stratum by stratum; the values follow from Σ φ = v(N) - v(∅)."""
     n = memo.n
-    draws = _draw_differences(memo, rng, pivot)
-    differences, variances = np.zeros(n), np.zeros(n)
-    for size, drawn in enumerate(draws):
-        players = np.array([player for player, _ in drawn])
-        belongs = players[:, None] == np.arange(n)  # (draws, players)
-        means, spreads = _stratum(belongs, np.array(list(drawn.values())), math.comb(n - 2, size))
-        differences += means / (n - 1)
-        variances += spreads / (n - 1) ** 2
-    differences[pivot] = variances[pivot] = 0.0
-    base = (memo(memo.grand) - memo(0) - differences.sum()) / n
-    # φ_i holds its own difference with weight 1 - 1/n and every other one with weight -1/n.
-    return base + differences, np.sqrt(variances * (1 - 2 / n) + variances.sum() / n**2)
-
-
-def _draw_differences(memo: Memo, rng: np.random.Generator, pivot: int) -> list[dict[tuple[int, int], float]]:
-    """For every size: (player, coalition of others) → v(S + player) - v(S + pivot), one draw per player and turn."""
-    n = memo.n
     others = [player for player in range(n) if player != pivot]
-    draws: list[dict[tuple[int, int], float]] = [{} for _ in range(n - 1)]
+    differences, variances = np.zeros(n), np.zeros(n)
+    for size, (drawn, turns) in enumerate(_draw_differences(memo, rng, pivot, others)):
+        count = np.array([len(drawn[player]) for player in others])
+        differences[others] += [sum(drawn[player].values()) / len(drawn[player]) for player in others]
+        # φ is the differences less their mean: what all differences of a turn share drops out
+        shared = np.array(turns)  # (turns, players)
+        effects = shared - shared.mean(axis=1, keepdims=True)
+        spread = effects.var(axis=0, ddof=1) if len(turns) > 1 else np.full(n, np.nan)
+        left = 1 - count.mean() / math.comb(n - 2, size)
+        variances += np.where(left <= 0, 0.0, spread * left / count.mean())
+    differences /= n - 1
+    base = (memo(memo.grand) - memo(0) - differences.sum()) / n
+    return base + differences, np.sqrt(variances) / (n - 1)
+
+
+Differences = tuple[dict[int, dict[int, float]], list[FloatArray]]
+
+
+def _draw_differences(memo: Memo, rng: np.random.Generator, pivot: int, others: list[int]) -> list[Differences]:
+    """For every size: each player's distinct coalitions S → v(S + player) - v(S + pivot), and whole turns as rows.
+
+    A turn draws one order of the others; a player's S is the first ones in it beside itself. So most coalitions of a
+    turn serve several players: n evaluations instead of 2(n-1).
+    """
+    n = memo.n
+    draws: list[Differences] = [({player: {} for player in others}, []) for _ in range(n - 1)]
     for turn in itertools.count():
-        live = [size for size, drawn in enumerate(draws) if len(drawn) < (n - 1) * math.comb(n - 2, size)]
+        live = [
+            size
+            for size, (drawn, _) in enumerate(draws)
+            if any(len(one) < math.comb(n - 2, size) for one in drawn.values())
+        ]
         if not live:
             break  # every stratum is exhausted, that is known exactly
-        for size, player in itertools.product(live, others):
-            rest = np.array([other for other in others if other != player], dtype=np.int64)
-            mask = _mask(rng.permutation(rest)[:size])
-            joined, replaced = mask | 1 << player, mask | 1 << pivot
-            if not memo.affords([0, memo.grand, joined, replaced]):
-                if turn == 0:
-                    least = 2 + 2 * n + 2 * (n - 1) * max(n - 3, 0)
-                    raise ValueError(f"budget={memo.budget} does not fill every stratum: give dmc at least {least}")
-                return draws
-            draws[size][player, mask] = memo(joined) - memo(replaced)
+        for size in live:
+            order = rng.permutation(others).tolist()
+            row = np.zeros(n)
+            for player in order:
+                mask = _mask([other for other in order[: size + 1] if other != player][:size])
+                joined, replaced = mask | 1 << player, mask | 1 << pivot
+                if not memo.affords([0, memo.grand, joined, replaced]):
+                    if turn == 0:
+                        least = 2 + n * (n - 1)
+                        raise ValueError(f"budget={memo.budget} does not fill every stratum: give dmc at least {least}")
+                    return draws
+                row[player] = draws[size][0][player][mask] = memo(joined) - memo(replaced)
+            draws[size][1].append(row)
     return draws
 
 
@@ -167,9 +182,9 @@ def _draw_complements(memo: Memo, rng: np.random.Generator) -> list[dict[int, fl
         if not live:
             break  # every stratum is exhausted, that is known exactly
         for size in live:
-            order = rng.permutation(n)
+            order = rng.permutation(n).tolist()
             for start in range(0, n, size):
-                mask = _mask(np.take(order, range(start, start + size), mode="wrap"))
+                mask = _mask(order[place % n] for place in range(start, start + size))
                 complement = memo.grand ^ mask
                 if 2 * size == n:
                     mask, complement = min(mask, complement), max(mask, complement)
@@ -205,5 +220,5 @@ def _stratum(belongs: NDArray[np.bool_], values: FloatArray, population: int) ->
     return means, np.where(left <= 0, 0.0, pooled * left / np.maximum(count, 1))
 
 
-def _mask(players: NDArray[np.int64]) -> int:
-    return sum(1 << int(player) for player in players)
+def _mask(players: Iterable[int]) -> int:
+    return sum(1 << player for player in players)

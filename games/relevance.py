@@ -60,7 +60,8 @@ def choose_collaborators(
 def aggregation_weights(values: ArrayLike, distances: ArrayLike, own: int) -> FloatArray:
     """The share of each member's model in the own new model; `own` is the client's place among the members.
 
-    A distance of zero (a client that took no step) counts as the smallest positive one, or as 1 if there is none.
+    A distance of zero (a client that took no step) counts as the smallest positive one among those with a share, or as
+    1 if there is none.
     """
     shapley = checks.finite_array("values", values, ndim=1)
     apart = checks.finite_array("distances", distances, ndim=1)
@@ -74,7 +75,8 @@ def aggregation_weights(values: ArrayLike, distances: ArrayLike, own: int) -> Fl
         keep = np.zeros(shapley.size)
         keep[own] = 1.0
         return keep
-    smallest = apart[apart > 0].min() if apart.any() else 1.0
+    positive = apart[(apart > 0) & (gains > 0)]
+    smallest = positive.min() if positive.size else 1.0
     shares = gains / gains.max() * (smallest / np.maximum(apart, smallest))
     weights: FloatArray = shares / shares.sum()
     return weights

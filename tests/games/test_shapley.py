@@ -110,10 +110,9 @@ def test_equivariance(n, seed):
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 11])
 def test_additive_games_have_no_variance(method, n):
     weights = np.random.default_rng(n).uniform(1, 2, size=n)
-    least = 2 + 2 * n + 2 * (n - 1) * max(n - 3, 0) if method == "dmc" else 2 + 4 * n
     for seed in range(3):
         found = estimate(
-            lambda s: 3 + sum(weights[i] for i in s), n, method=method, budget=max(least, 2 * n * n),
+            lambda s: 3 + sum(weights[i] for i in s), n, method=method, budget=2 + 2 * n * n,
             rng=np.random.default_rng(seed),
         )  # fmt: skip
         np.testing.assert_allclose(found.values, weights, rtol=1e-12)
@@ -128,7 +127,7 @@ def repeated(utility, n, runs, **arguments):
 @pytest.mark.parametrize("pivot", range(6))
 def test_dmc_is_unbiased_for_every_pivot(pivot):
     utility = random_game(6, seed=7)
-    values, _ = repeated(utility, 6, 500, method="dmc", budget=50, pivot=pivot)
+    values, _ = repeated(utility, 6, 500, method="dmc", budget=46, pivot=pivot)
     deviation = (values.mean(axis=0) - by_orders(utility, 6)) / (values.std(axis=0) / math.sqrt(len(values)))
     assert np.abs(deviation).max() < 4.5
 
@@ -147,12 +146,13 @@ def test_cc_is_nearly_unbiased():
     assert np.abs(values.mean(axis=0) - by_orders(utility, 6)).max() < 0.25 * values.std(axis=0).min()
 
 
-@pytest.mark.parametrize(("method", "budget"), [("mc", 120), ("dmc", 200), ("cc", 120)])
-def test_standard_errors_are_what_repetition_shows(method, budget):
+@pytest.mark.parametrize("options", [{"method": "mc"}, {"method": "dmc", "pivot": 2}, {"method": "cc"}])
+@pytest.mark.parametrize("budget", [130, 200])
+def test_standard_errors_are_what_repetition_shows(options, budget):
     utility = random_game(8, seed=5)
-    values, errors = repeated(utility, 8, 250, method=method, budget=budget)
+    values, errors = repeated(utility, 8, 250, budget=budget, **options)
     ratio = np.sqrt((errors**2).mean(axis=0)) / values.std(axis=0)
-    assert 0.7 < ratio.mean() < 1.4
+    assert ratio.min() > 0.7 and ratio.max() < 1.4
 
 
 def test_antithetic_orders_remove_pair_effects():
