@@ -46,6 +46,7 @@ def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
     checked = config.as_config() | {"model": model_name(spec, config.model)}
     for name, group in settings.items():
         checked |= group.as_config(prefix=f"{name}.")
+    initial_layout(config)  # a model that does not fit the task, or a wrong file of the user's
     return checked
 
 

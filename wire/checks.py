@@ -97,8 +97,10 @@ def checked_array(name: str, model: ArrayRecord, like: np.ndarray) -> np.ndarray
         raise Refused(f"{name}: {len(array.data)} bytes for an array of {like.nbytes}")
     try:
         value: np.ndarray = array.numpy()
-    except (ValueError, TypeError, EOFError, OSError) as error:
-        raise Refused(f"{name}: cannot be read ({error})") from None
+    except Exception as error:  # numpy's reader stumbles over a stranger's bytes in many ways, MemoryError among them
+        raise Refused(f"{name}: cannot be read ({_last_line(str(error))})") from None
+    if not isinstance(value, np.ndarray):
+        raise Refused(f"{name}: an archive, not an array")
     if value.dtype != like.dtype or value.shape != like.shape:  # the header inside may differ from the one outside
         raise Refused(f"{name}: expected {like.dtype} {like.shape}, got {value.dtype} {value.shape}")
     if not np.isfinite(value).all():
