@@ -105,7 +105,7 @@ def cached_games(data: Path, out: Path, seeds: int) -> dict[str, FloatArray]:
         cache = out / f"federated-games-{seed}.npz"
         if not cache.is_file():
             out.mkdir(parents=True, exist_ok=True)
-            np.savez(cache, **play(data, seed))  # type: ignore[arg-type]
+            np.savez(cache, allow_pickle=False, **play(data, seed))
         with np.load(cache) as archive:
             games.update({name: archive[name] for name in archive.files})
     return games

@@ -14,6 +14,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from games.shapley import Estimate, estimate, shapley_from_table
 FloatArray = NDArray[np.float64]
 
 BUDGETS = (160, 240, 360, 540, 810)
-ESTIMATORS: dict[str, dict[str, object]] = {
+ESTIMATORS: dict[str, dict[str, Any]] = {
     "mc": {"method": "mc"},
     "mc antithetic": {"method": "mc", "antithetic": True},
     "tmc": {"method": "tmc"},
@@ -37,10 +38,10 @@ ESTIMATORS: dict[str, dict[str, object]] = {
 }
 
 
-def run(table: FloatArray, budget: int, seed: int, **options: object) -> Estimate:
+def run(table: FloatArray, budget: int, seed: int, **options: Any) -> Estimate:
     utilities = table.tolist()
-    arguments = {"budget": budget, "rng": np.random.default_rng(seed), **options}
-    return estimate(lambda s: utilities[sum(1 << i for i in s)], CLIENTS, **arguments)  # type: ignore[arg-type]
+    rng = np.random.default_rng(seed)
+    return estimate(lambda s: utilities[sum(1 << i for i in s)], CLIENTS, budget=budget, rng=rng, **options)
 
 
 def measure(games: dict[str, FloatArray], runs: int) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:

@@ -25,6 +25,7 @@ from games.checks import FloatArray
 from games.memo import Memo
 
 Result = tuple[FloatArray, FloatArray]
+Differences = tuple[dict[int, dict[int, float]], list[FloatArray]]
 
 
 def permutations(memo: Memo, rng: np.random.Generator, *, antithetic: bool, tolerance: float | None = None) -> Result:
@@ -104,9 +105,6 @@ def pivot_differences(memo: Memo, rng: np.random.Generator, *, pivot: int) -> Re
     differences /= n - 1
     base = (memo(memo.grand) - memo(0) - differences.sum()) / n
     return base + differences, np.sqrt(variances) / (n - 1)
-
-
-Differences = tuple[dict[int, dict[int, float]], list[FloatArray]]
 
 
 def _draw_differences(memo: Memo, rng: np.random.Generator, pivot: int, others: list[int]) -> list[Differences]:

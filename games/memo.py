@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 Utility = Callable[[frozenset[int]], float]
 
@@ -53,9 +54,9 @@ class Memo:
         return len(self._values) == 1 << self.n
 
 
-def _checked(value: object, coalition: Iterable[int]) -> float:
+def _checked(value: Any, coalition: Iterable[int]) -> float:
     try:
-        number = float(value)  # type: ignore[arg-type]
+        number = float(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"utility of coalition {sorted(coalition)} is {value!r}: it must be a number") from error
     if not math.isfinite(number):

@@ -127,7 +127,7 @@ def form_coalitions(game: Game, *, costs: ArrayLike = 0.0) -> list[Coalition]:
 
     costs: what every further coalition costs a client, in units of its error, for example c_i · n_i.
     """
-    prices = _costs(costs, game.n)
+    game, prices = _checked(game), _costs(costs, game.n)
     coalitions = [frozenset({client}) for client in range(game.n)]
     refused: set[tuple[int, Coalition]] = set()  # members' answers do not change while the coalition does not
     moved = True
@@ -155,7 +155,7 @@ def form_coalitions(game: Game, *, costs: ArrayLike = 0.0) -> list[Coalition]:
 
 def is_individually_stable(game: Game, coalitions: Collection[Collection[int]], *, costs: ArrayLike = 0.0) -> bool:
     """Whether no client is better off joining a coalition that would lose nothing by it."""
-    prices = _costs(costs, game.n)
+    game, prices = _checked(game), _costs(costs, game.n)
     structure = {checks.members("a coalition", coalition, game.n) for coalition in coalitions}
     lonely = set(range(game.n)) - frozenset().union(*structure)
     if lonely:
@@ -175,6 +175,11 @@ def coalitions_of(client: int, coalitions: Collection[Coalition]) -> list[Coalit
     """What the client can mix: itself alone first, then the coalitions it is in."""
     alone = frozenset({client})
     return [alone] + [coalition for coalition in coalitions if client in coalition and coalition != alone]
+
+
+def _checked(game: Game) -> Game:
+    """The game itself if its errors are known to be finite, else one that asks once and checks."""
+    return game if isinstance(game, LinearGame | MeasuredGame) else MeasuredGame(game.n, game.error)
 
 
 def _accept(game: Game, coalition: Coalition, client: int) -> bool:

@@ -188,6 +188,24 @@ def test_mixing_helps_and_includes_the_local_model():
         assert error <= min(game.error(client, coalition) for coalition in mine) + 1e-12
 
 
+class OwnGame:
+    """The least that a game must offer."""
+
+    n = 3
+
+    def __init__(self, value):
+        self.value = value
+
+    def error(self, client, coalition):
+        return self.value / len(coalition)
+
+
+def test_any_object_with_n_and_error_is_a_game():
+    assert form_coalitions(OwnGame(1.0)) == [frozenset({0, 1, 2})]
+    assert is_individually_stable(OwnGame(1.0), [{0, 1, 2}])
+    assert not is_individually_stable(OwnGame(1.0), [{0, 1}, {2}])
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -199,6 +217,7 @@ def test_mixing_helps_and_includes_the_local_model():
         (lambda: LinearGame([1.0, 2.0], [10, 10], 1.0), "thetas must have 2 axes"),
         (lambda: MeasuredGame(0, lambda i, c: 0.0), "n, the number of clients, is 0"),
         (lambda: form_coalitions(MeasuredGame(2, lambda i, c: math.nan)), r"coalition \[0, 1\] is nan"),
+        (lambda: form_coalitions(OwnGame(math.inf)), "is inf: not finite"),
         (lambda: form_coalitions(random_game(0), costs=-1.0), "costs holds -1.0"),
         (lambda: form_coalitions(random_game(0), costs=[1.0]), "costs has 1 entries for 6 clients"),
         (lambda: is_individually_stable(random_game(0), [{0, 1}]), "client 2 is in no coalition"),
