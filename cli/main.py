@@ -7,7 +7,9 @@ from typing import Any
 import click
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from cli.compare import DEFAULT_SEEDS, DEFAULT_STRATEGIES
 from cli.options import config_options, given_values
+from cli.presets import PRESETS
 from server.app import USER_ERRORS
 
 WORKERS_HELP = "Worker processes; results do not depend on it. 0: all in this process. Default: one per core."
@@ -23,10 +25,18 @@ def run(settings: tuple[str, ...], workers: int | None, **options: Any) -> None:
     run_command(given_values(options, settings), workers)
 
 
-def compare(settings: tuple[str, ...], workers: int | None, strategies: str, seeds: str, **options: Any) -> None:
+def compare(
+    settings: tuple[str, ...],
+    workers: int | None,
+    strategies: str | None,
+    seeds: str | None,
+    preset: str,
+    quick: bool,
+    **options: Any,
+) -> None:
     from cli.compare import compare_command
 
-    compare_command(given_values(options, settings), strategies, seeds, workers)
+    compare_command(given_values(options, settings), strategies, seeds, preset, quick, workers)
 
 
 def data(settings: tuple[str, ...], plot: str, **options: Any) -> None:
@@ -62,9 +72,12 @@ Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`"""
         "compare": _command(
             "compare", compare,
             [
-                TyperOption(param_decls=["--strategies"], default="local,fedavg,fedper", show_default=True, metavar="A,B,...",
+                TyperOption(param_decls=["--preset"], default="", show_default=False, metavar="NAME",
+                            help=f"An experiment of a paper, beside its numbers: {', '.join(PRESETS)}.", rich_help_panel="What to run"),
+                TyperOption(param_decls=["--quick"], is_flag=True, help="A short form of the preset.", rich_help_panel="What to run"),
+                TyperOption(param_decls=["--strategies"], default=None, show_default=DEFAULT_STRATEGIES, metavar="A,B,...",
                             help="The methods to compare.", rich_help_panel="What to run"),
-                TyperOption(param_decls=["--seeds"], default="1", show_default=True, metavar="N,N,...",
+                TyperOption(param_decls=["--seeds"], default=None, show_default=DEFAULT_SEEDS, metavar="N,N,...",
                             help="Every method runs once with each; the table has mean and standard deviation.",
                             rich_help_panel="What to run"),
                 *config_options(leave_out=("strategy", "seed")), _workers(),

@@ -14,6 +14,7 @@ from cli.simulation import SimulationGrid, Workers
 from client.data import partitioned
 from server.app import checked_config, run
 from server.rundir import new_run_dir
+from tasks.chart import label_overlap, label_table
 from tasks.datasets import load_dataset
 from tasks.own import describe
 from tasks.resolve import number_of_clients, task_spec
@@ -58,9 +59,13 @@ def simulate(config: Mapping[str, Value], run_dir: Path, workers: Workers, conso
     """All rounds, with progress; the result, and beside it the seconds it took."""
     quiet_flower(console)
     grid = SimulationGrid(workers, int(config["num-clients"]), config, str(run_dir))
+    dataset, parts = partitioned(RunConfig.parse(split_sections(config)[0]), int(config["num-clients"]))
+    overlap = None
+    if dataset.num_classes:
+        overlap = ([str(i) for i in range(len(parts))], label_overlap(label_table(dataset, parts)))
     started = time.monotonic()
     with RunProgress(console, title, int(config["num-server-rounds"])) as progress:
-        result = run(grid, config, run_dir, [progress])
+        result = run(grid, config, run_dir, [progress], overlap)
     return result | {"seconds": time.monotonic() - started}
 
 

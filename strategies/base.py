@@ -39,7 +39,7 @@ class Method(Strategy):
     version: ClassVar[int] = 1
     settings_class: ClassVar[type[Settings]] = NoSettings
     train_type: ClassVar[str] = TRAIN
-    kinds: ClassVar[tuple[str, ...]] = ("global", "personal")  # the kinds of model that are tested
+    kinds: tuple[str, ...] = ("global", "personal")  # the kinds of model that are tested
 
     def __init__(self, config: RunConfig, settings: Any, layout: Layout, observers: Sequence[Observer] = ()) -> None:
         self.config = config
@@ -67,6 +67,13 @@ class Method(Strategy):
     @abstractmethod
     def evaluate_content(self, client: str, server_round: int) -> RecordDict:
         """What this client needs to make and test its models."""
+
+    def prepare(self, server_round: int, clients: list[str]) -> None:
+        """Before the messages to these clients are made: what is better done for all of them at once."""
+
+    def matrices(self) -> dict[str, tuple[list[str], np.ndarray]]:
+        """What the method found out about pairs of clients: name -> (clients, a value for each pair)."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """All that a restarted server needs: `arrays` of numpy, `values` that fit into JSON."""
@@ -196,6 +203,7 @@ class Method(Strategy):
     def _messages(
         self, kind: str, clients: list[str], content: Callable[[str, int], RecordDict], server_round: int
     ) -> list[Message]:
+        self.prepare(server_round, clients)
         return [self.federation.message(name, kind, content(name, server_round), server_round) for name in clients]
 
     def _sort_out(self, replies: Iterable[Message], check: Callable[[Message], T]) -> tuple[dict[str, T], dict[str, str]]:

@@ -22,6 +22,7 @@ class Layout:
 
     parts: Parts
     variances: np.ndarray
+    classifier_shape: tuple[int, int]  # (classes, features): the classifier's weights come first, its biases after them
 
 
 @dataclass(frozen=True)
