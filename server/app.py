@@ -9,6 +9,7 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
+from server.roundlog import RoundLog
 from server.rundir import RunDirectory, new_run_dir
 from strategies.federation import RunFailed
 from strategies.observer import Observer
@@ -32,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
         config = checked_config(context.run_config)
         path = new_run_dir(config)
         log(INFO, "run directory: %s", path)
-        result = run(grid, config, path)
+        result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
     except (*USER_ERRORS, OSError) as error:
         log(ERROR, "%s", error)
         raise SystemExit(1) from None
