@@ -37,6 +37,7 @@ from wire.config import ConfigError, Value
 POLL_OF_EXECUTORS = "0.1"  # seconds; Flower's default is 1
 ROUND = re.compile(r"round (\d+)/\d+:")
 FLOWER_PREFIX = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
+NOISE = ("Start `flwr-serverapp`", "Successfully installed")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -98,7 +99,7 @@ def _follow(control: Control, run: int, config: Mapping[str, Value], console: Co
     with RunProgress(console, f"{config['strategy']} on {config['task']}", int(config["num-server-rounds"])) as progress:
         for line in control.log(run):
             text = FLOWER_PREFIX.sub("", COLOUR.sub("", line)).strip()
-            if text:
+            if text and not text.startswith(NOISE):
                 console.print(text, highlight=False, markup=False, soft_wrap=True)
             if match := ROUND.match(text):
                 progress.finished(int(match[1]))
