@@ -41,8 +41,10 @@ def _describe_own_data(values: Mapping[str, Value]) -> dict[str, Value]:
         data = str(Path(str(values["data"])).absolute())
         told = {"classes": str(values.get("classes", "")), "input_shape": str(values.get("input-shape", ""))}
         spec = describe(load_dataset("own", str(values.get("data-root", "data")), data=data, **told))
-        classes = "0" if spec.kind == "regression" else told["classes"] or str(spec.num_outputs)
-        values |= {"data": data, "classes": classes, "input-shape": "x".join(str(size) for size in spec.input_shape)}
+        classes = "regression" if spec.kind == "regression" else told["classes"] or str(spec.num_outputs)
+        values |= {"data": data, "classes": classes, "input-shape": ",".join(str(size) for size in spec.input_shape)}
+        if spec.natural_clients and values.get("partition", "auto") in ("auto", "natural"):
+            values |= {"partition": "natural", "num-clients": len(spec.natural_clients)}
     elif values.get("data"):
         raise ConfigError(f"data = {values['data']!r}: is for your own data; add --task own")
     return values

@@ -1,6 +1,7 @@
 """What the words of a run configuration mean: which task, which partition, how many clients, which model."""
 
 from tasks.models import MODELS, ModelError, default_model
+from tasks.own import parse_shape
 from tasks.samples import DataError, did_you_mean
 from tasks.spec import TASKS, TaskSpec
 
@@ -13,20 +14,15 @@ def task_spec(task: str, classes: str = "", input_shape: str = "") -> TaskSpec:
         return TASKS[task]
     if task != "own":
         raise DataError(f"task = {task!r}: unknown. {did_you_mean(task, [*TASKS, 'own'])}")
-    if not input_shape or not classes:
+    shape = parse_shape(input_shape)
+    if not shape or not classes:
         raise DataError(
-            "task = 'own': a server that must not see data needs input-shape (1x28x28, or 13 for 13 features) and "
-            "classes (10, or cat,dog; 0 for regression)"
+            "task = 'own': a server that must not see data needs input-shape (3,32,32, or 13 for 13 features) and classes "
+            "(10, or cat,dog, or regression)."
         )
-    try:
-        shape = tuple(int(size) for size in input_shape.split("x"))
-    except ValueError:
-        shape = ()
-    if len(shape) not in (1, 3) or min(shape) < 1:
-        raise DataError(f"input-shape = {input_shape!r}: write channels x height x width as in 3x32x32, or a number of features")
-    number = int(classes) if classes.isdecimal() else len(classes.split(","))
-    if number == 0:
+    if classes == "regression":
         return TaskSpec("own", "Your own data", "regression", shape, 1)
+    number = int(classes) if classes.isdecimal() else len(classes.split(","))
     return TaskSpec("own", "Your own data", "classification", shape, number)
 
 

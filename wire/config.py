@@ -31,9 +31,10 @@ class Settings(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], prefix: str = "") -> Self:
-        unknown = [key for key in values if key not in cls.keys()]
-        if unknown:
-            raise ConfigError(_unknown(prefix + unknown[0], [prefix + key for key in cls.keys()]))
+        keys = cls.keys()
+        for key in values:
+            if key not in keys:
+                raise ConfigError(_unknown(prefix + key, [prefix + known for known in keys]))
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -70,8 +71,8 @@ class RunConfig(Settings):
     test_fraction: float = setting(0.2, DATA, "Share of each client's data kept for testing.", gt=0.0, lt=1.0)
     validation_fraction: float = setting(0.1, DATA, "Share of each client's other data kept for validation.", ge=0.0, lt=1.0)
     data: str = setting("", DATA, "Your own data for task 'own': .npz, .csv, .py or an image folder.")
-    classes: str = setting("", DATA, "Labels of your own data: a number, or names separated by commas.")
-    input_shape: str = setting("", DATA, "Shape of your own data: 1x28x28 for images, 13 for 13 features.")
+    classes: str = setting("", DATA, "Labels of your own data: a number, names separated by commas, or regression.")
+    input_shape: str = setting("", DATA, "Shape of your own data: 1,28,28 for images, 13 for 13 features.")
 
     local_epochs: int = setting(2, TRAINING, "Passes over a client's data per round.", ge=1)
     batch_size: int = setting(32, TRAINING, "Samples per step.", ge=1)
