@@ -1,7 +1,8 @@
 """The ServerApp: reads the configuration, makes the method, runs the rounds, writes the run directory."""
 
+import logging
 from collections.abc import Mapping, Sequence
-from logging import ERROR, INFO
+from logging import INFO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
 from server.matrices import PairMatrix, write_matrices
+from server.roundlog import RoundLog
 from server.rundir import RunDirectory, new_run_dir, write_json
 from strategies.federation import RunFailed
 from strategies.observer import Observer
@@ -29,15 +31,20 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    try:
-        config = checked_config(context.run_config)
-        path = new_run_dir(config)
-        log(INFO, "run directory: %s", path)
-        result = run(grid, config, path)
-    except (*USER_ERRORS, OSError) as error:
-        log(ERROR, "%s", error)
-        raise SystemExit(1) from None
+    logging.getLogger("flwr").addFilter(one_line_errors)
+    config = checked_config(context.run_config)
+    path = new_run_dir(config)
+    log(INFO, "run directory: %s", path)
+    result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
     log(INFO, "mean test accuracy: %s", result["mean-test-accuracy"])
+
+
+def one_line_errors(record: logging.LogRecord) -> bool:
+    """A log filter: Flower reports what a ServerApp raises with its stack, of which a user's mistake needs the message only."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, (*USER_ERRORS, OSError)):
+        record.msg, record.args, record.exc_info = "%s", (str(error),), None
+    return True
 
 
 def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
