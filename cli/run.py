@@ -83,14 +83,15 @@ def run_command(values: Mapping[str, Value], workers: int | None) -> None:
 
 
 def result_table(result: Mapping[str, Any]) -> Table:
-    """One row for each kind of model."""
+    """Two rows for each kind of model: the plain mean over clients, and the mean weighted by test samples."""
     table = Table(title=f"{result['strategy']} on {result['task']}, {result['rounds']} rounds, seed {result['seed']}")
     names = [name for name in next(iter(result["models"].values()))["mean"] if not name.endswith("-weighted")]
     table.add_column("model")
+    table.add_column("mean")
     for name in names:
-        table.add_column(name, justify="right")
-        table.add_column("by samples", justify="right", style="dim")
+        table.add_column(name.replace("-", " "), justify="right")
     for kind, values in result["models"].items():
         mean = values["mean"]
-        table.add_row(kind, *[f"{mean[key]:.4f}" for name in names for key in (name, f"{name}-weighted")])
+        table.add_row(kind, "over clients", *[f"{mean[name]:.4f}" for name in names])
+        table.add_row("", "by samples", *[f"{mean[name + '-weighted']:.4f}" for name in names])
     return table

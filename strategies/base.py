@@ -26,6 +26,7 @@ from wire.fingerprint import fingerprint
 from wire.messages import EVALUATE, TRAIN, Parts, pack, unpack
 from wire.randomness import generator
 
+WAVE_BYTES = 512 * 2**20  # of models in flight while clients are tested
 Metrics = dict[str, float]
 T = TypeVar("T")
 
@@ -190,9 +191,21 @@ class Method(Strategy):
         )
 
     def _evaluate(self, server_round: int, config: ConfigRecord, timeout: float) -> MetricRecord:
+        """All clients, in waves: messages with a model for each of a thousand clients would not fit into memory at once."""
         started = time.monotonic()
-        messages = self.configure_evaluate(server_round, ArrayRecord(), config, self.federation.grid)
-        replies, self.event["not-tested"] = self.federation.exchange(messages, timeout, self._progress(server_round, "evaluate"))
+        size = sum(part.nbytes for part in self.layout.parts.values())
+        step = max(8, WAVE_BYTES // max(size, 1))
+        clients = self.federation.clients
+        tell = self._progress(server_round, "evaluate")
+        replies: list[Message] = []
+        self.event["not-tested"] = {}
+        for start in range(0, len(clients), step):
+            messages = self._messages(EVALUATE, clients[start : start + step], self.evaluate_content, server_round)
+            answers, silent = self.federation.exchange(
+                messages, timeout, lambda done, _, before=start: tell(before + done, len(clients))
+            )
+            replies += answers
+            self.event["not-tested"] |= silent
         metrics = self.aggregate_evaluate(server_round, replies)
         for name, reason in self.event["not-tested"].items():
             log(WARNING, "round %d: client %s could not be tested: %s", server_round, name, reason)

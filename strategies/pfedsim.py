@@ -132,10 +132,31 @@ class PFedSim(FedAvg):
 
     # What the server keeps.
 
-    def models(self) -> ModelPool:
+    def models(self, number: int | None = None) -> ModelPool:
         """The last model of every client; made when it is known how many there are."""
         if self.pool is None:
-            size = sum(part.nbytes for part in self.layout.parts.values()) * len(self.federation.clients)
+            number = len(self.federation.clients) if number is None else number
+            size = number * sum(part.nbytes for part in self.layout.parts.values())
             on_disk = self.settings.store == "disk" or (self.settings.store == "auto" and size > MEMORY_LIMIT)
             self.pool = ModelPool(self.layout.parts, Path(self.config.run_dir) / "pool" if on_disk else None)
         return self.pool
+
+    def state_dict(self) -> dict[str, Any]:
+        """In memory the pool is part of the state; on disk its files stay in the run directory and only their order is noted."""
+        state = super().state_dict()
+        pool = self.models()
+        state["values"] = {"clients": list(pool.clients)}
+        state["arrays"]["similarity"] = self.similarity
+        if not pool.on_disk:
+            state["arrays"] |= {f"pool.{part}": pool.part(part) for part in self.layout.parts}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.similarity = np.array(state["arrays"]["similarity"])
+        pool = self.models(len(state["values"]["clients"]))
+        for i, client in enumerate(state["values"]["clients"]):
+            if pool.on_disk:
+                pool.adopt(client)
+            else:
+                pool.put(client, {part: state["arrays"][f"pool.{part}"][i] for part in self.layout.parts})

@@ -4,6 +4,7 @@ In memory, or, where that would take too much, in files that are read a few rows
 number of clients.
 """
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ BLOCK_BYTES = 64 * 2**20  # read from files at a time
 
 class ModelPool:
     def __init__(self, layout: Parts, directory: Path | None = None) -> None:
-        """`directory` None keeps all rows in memory."""
+        """`directory` None keeps all rows in memory; else files are made there, or found again."""
         self.layout = layout
+        self.on_disk = directory is not None
         self.clients: list[str] = []
         self._index: dict[str, int] = {}
         self._rows: dict[str, _Rows] = {
@@ -39,10 +41,14 @@ class ModelPool:
         if client not in self._index:
             if set(parts) != set(self.layout):
                 raise ValueError(f"the first model of a client needs all parts {sorted(self.layout)}, got {sorted(parts)}")
-            self._index[client] = len(self.clients)
-            self.clients.append(client)
+            self.adopt(client)
         for part, value in parts.items():
             self._rows[part].write(self._index[client], value)
+
+    def adopt(self, client: str) -> None:
+        """The next row is this client's; its numbers are there already, or are about to be written."""
+        self._index[client] = len(self.clients)
+        self.clients.append(client)
 
     def get(self, client: str, part: str) -> np.ndarray:
         return self._rows[part].read(self._index[client], self._index[client] + 1)[0]
@@ -63,15 +69,15 @@ class ModelPool:
         return (np.rint(total) if np.issubdtype(like.dtype, np.integer) else total).astype(like.dtype, copy=False)
 
 
-class _Rows:
+class _Rows(ABC):
     def __init__(self, like: np.ndarray) -> None:
         self.dtype, self.size = like.dtype, like.size
 
-    def write(self, row: int, value: np.ndarray) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def write(self, row: int, value: np.ndarray) -> None: ...
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, start: int, stop: int) -> np.ndarray: ...
 
     def block(self, rows: int) -> int:
         """How many rows to read at a time."""
@@ -95,13 +101,13 @@ class _MemoryRows(_Rows):
 
 
 class _FileRows(_Rows):
-    """Rows one after the other in a file that has no name any more: it goes with the process."""
+    """Rows one after the other in a file."""
 
     def __init__(self, like: np.ndarray, path: Path) -> None:
         super().__init__(like)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = open(path, "w+b", buffering=0)  # noqa: SIM115 - lives as long as the pool
-        path.unlink()
+        path.touch()
+        self.file = open(path, "r+b", buffering=0)  # noqa: SIM115 - open as long as the pool lives
 
     def write(self, row: int, value: np.ndarray) -> None:
         self.file.seek(row * self.size * self.dtype.itemsize)
