@@ -137,6 +137,8 @@ class Method(Strategy):
         self.summary()
         self.federation = Federation(grid, code=fingerprint(), join_timeout=self.config.join_timeout)
         self.federation.gather(self.config.num_clients)
+        if not any(hello.num_test for hello in self.federation.hellos.values()):
+            raise RunFailed("no client has a sample to test with: take fewer clients, more data, or a larger test-fraction")
         for observer in self.observers:
             observer.started(self.federation.hellos)
         for server_round in range(self.last_round + 1, num_rounds + 1):

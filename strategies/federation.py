@@ -67,6 +67,9 @@ class Federation:
         """Ask the nodes not met yet for their names; forget which nodes are gone."""
         online = set(self.grid.get_node_ids())
         self._node_of = {name: node for name, node in self._node_of.items() if node in online}
+        if self._known_nodes - online:  # a name may be free again: ask those refused once more
+            self._known_nodes -= set(self.refused)
+            self.refused = {}
         self._known_nodes &= online
         new = sorted(online - self._known_nodes)
         messages = [Message(RecordDict(), dst_node_id=node, message_type=HELLO, group_id="0") for node in new]
@@ -80,7 +83,7 @@ class Federation:
 
     def _admit(self, node: int, hello: Hello) -> None:
         if hello.code != self.code:
-            raise RunFailed(
+            raise Refused(
                 f"client {hello.name!r} runs other code ({hello.code}) than the server ({self.code}). A simulation daemon that was "
                 "started elsewhere may still be running: stop it (pkill -f flower-superlink) and start again"
             )

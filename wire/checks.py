@@ -1,6 +1,5 @@
 """A reply is data from a stranger: nothing of it is used before it passed these checks."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from wire.messages import METRICS, MODEL, ORDER, Hello, Parts, size_in_bytes
 
 LARGEST_COUNT = 10**9
+LARGEST_METRIC = 1e100  # sums of such numbers are still finite
 
 
 class Refused(ValueError):
@@ -117,12 +117,12 @@ def _metrics(records: RecordDict) -> tuple[dict[str, float], dict[str, np.ndarra
     for name, value in records.metric_records[METRICS].items():
         if isinstance(value, list):
             vectors[name] = np.asarray(value, dtype=np.float64)
-            finite = bool(np.isfinite(vectors[name]).all())
+            usable = bool((abs(vectors[name]) <= LARGEST_METRIC).all())
         else:
             scalars[name] = value
-            finite = math.isfinite(value)
-        if not finite:
-            raise Refused(f"{name}: not a finite number")
+            usable = abs(value) <= LARGEST_METRIC  # NaN is not
+        if not usable:
+            raise Refused(f"{name}: not a finite number up to {LARGEST_METRIC:g}")
     return scalars, vectors
 
 
