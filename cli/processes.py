@@ -53,14 +53,18 @@ class Processes:
         for name, process in self.running.items():
             code = process.poll()
             if code is not None:
-                raise RunFailed(f"{name} ended with code {code}: {last_words(self.log_of(name))}; its log is {self.log_of(name)}")
+                raise RunFailed(
+                    f"{name} ended with code {code}: {last_words(self.log_of(name))}; its log is {self.log_of(name)}"
+                )
 
     def stop(self) -> None:
         """Ask all to end, clients first; end those that do not. Returns when none is left."""
         for process in reversed(self.running.values()):
             _signal_group(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline and (any(p.poll() is None for p in self.running.values()) or marked(self.mark)):
+        while time.monotonic() < deadline and (
+            any(p.poll() is None for p in self.running.values()) or marked(self.mark)
+        ):
             time.sleep(0.05)
         for process in self.running.values():
             _signal_group(process.pid, signal.SIGKILL)
@@ -74,9 +78,13 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [signal.signal(number, signal.SIG_IGN) for number in ignored]  # a second Ctrl-C must not leave half of them
+        before = [
+            signal.signal(number, signal.SIG_IGN) for number in ignored
+        ]  # a second Ctrl-C must not leave half of them
         try:
             self.stop()
         finally:

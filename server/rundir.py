@@ -42,7 +42,9 @@ def new_run_dir(config: Mapping[str, Value]) -> Path:
     except FileExistsError:
         if path.is_dir() and sorted(entry.name for entry in path.iterdir()) == sorted(PREPARED):
             return path
-        raise ConfigError(f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed") from None
+        raise ConfigError(
+            f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed"
+        ) from None
     except NotADirectoryError:
         raise ConfigError(f"run-dir = {name!r}: a part of this path is a file; choose another") from None
     return path
