@@ -88,7 +88,7 @@ def _make_authority(directory: Path) -> list[Path]:
 def _make_server(directory: Path, names: Sequence[x509.GeneralName]) -> list[Path]:
     if not (directory / "ca.key").exists():
         raise ConfigError(
-            f"server-names: {directory / 'ca.key'} is needed to sign a certificate; bring it back, or use a new directory"
+            f"server-names: {directory / 'ca.key'} must sign the certificate; bring it back, or use a new directory"
         )
     authority = x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes())
     signer = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), password=None)

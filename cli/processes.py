@@ -1,7 +1,7 @@
 """Processes that end with this one: each with a log of its own, all of them found and stopped at the end.
 
-Flower's processes start others, some in sessions of their own. All inherit one environment variable with a value that is
-only ours, and by it they are found.
+Flower's processes start others, some in sessions of their own. All inherit one environment variable with a value that
+is only ours, and by it they are found.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class Processes:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
-        """Start `command` in `directory`, in a session of its own: Ctrl-C in the terminal reaches this process alone."""
+        """Start `command` in a session of its own: Ctrl-C in the terminal reaches this process alone."""
         with open(self.log_of(name), "ab") as log:
             self.running[name] = subprocess.Popen(
                 command,
@@ -103,7 +103,10 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes with this mark in their environment; where there is no /proc, none can be seen, and Flower's own watch on parents must do."""
+    """Processes with this mark in their environment.
+
+    Where there is no /proc none can be seen; Flower's processes then end because they watch their parents.
+    """
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):

@@ -10,8 +10,9 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
+from server.matrices import PairMatrix, write_matrices
 from server.roundlog import RoundLog
-from server.rundir import RunDirectory, new_run_dir
+from server.rundir import RunDirectory, new_run_dir, write_json
 from strategies.federation import RunFailed
 from strategies.observer import Observer
 from strategies.registry import METHODS, parse_config
@@ -53,27 +54,36 @@ def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
     checked = config.as_config() | {"model": model_name(spec, config.model)}
     for name, group in settings.items():
         checked |= group.as_config(prefix=f"{name}.")
+    initial_layout(config)  # a model that does not fit the task, or a wrong file of the user's
     return checked
 
 
-def run(grid: Grid, values: Mapping[str, Value], run_dir: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
-    """All rounds of a run; its result."""
+def run(
+    grid: Grid,
+    values: Mapping[str, Value],
+    run_dir: Path,
+    observers: Sequence[Observer] = (),
+    label_overlap: PairMatrix | None = None,
+) -> dict[str, Any]:
+    """All rounds of a run; its result. `label_overlap` is the truth about pairs of clients, which only a simulation knows."""
     config, settings = parse_config(values)
     directory = RunDirectory(run_dir, values)
     layout = initial_layout(config)
+    config = config.model_copy(update={"run_dir": str(run_dir)})
     method = METHODS[config.strategy](config, settings[config.strategy], layout, [directory, *observers])
     method.start(grid, pack(layout.parts), num_rounds=config.num_server_rounds, timeout=config.round_timeout)
-    return directory.finish()
+    correlations = write_matrices(run_dir, method.matrices(), label_overlap)
+    if correlations:
+        write_json(run_dir / "truth.json", {"correlation-with-label-overlap": correlations})
+    return directory.finish() | {"correlation-with-label-overlap": correlations}
 
 
 def initial_layout(config: RunConfig) -> Layout:
     """The initial model; its weights depend on the seed alone."""
     spec = task_spec(config.task, config.classes, config.input_shape)
     network = build_network(
-        model_name(spec, config.model),
-        spec.input_shape,
-        spec.num_outputs,
-        seed=derive_seed(config.seed, "model"),
-        buffers=config.buffers,
+        model_name(spec, config.model), spec.input_shape, spec.num_outputs,
+        seed=derive_seed(config.seed, "model"), buffers=config.buffers,
     )
-    return Layout(network.dump(), network.variances())
+    classes, features = network.classifier.weight.shape
+    return Layout(network.dump(), network.variances(), (classes, features))

@@ -22,6 +22,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from server.results import result_of
+from strategies.federation import RunFailed
 from strategies.observer import Observer
 from tasks.files import write_atomically
 from wire.config import ConfigError, Value
@@ -42,9 +43,7 @@ def new_run_dir(config: Mapping[str, Value]) -> Path:
     except FileExistsError:
         if path.is_dir() and sorted(entry.name for entry in path.iterdir()) == sorted(PREPARED):
             return path
-        raise ConfigError(
-            f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed"
-        ) from None
+        raise ConfigError(f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed") from None
     except NotADirectoryError:
         raise ConfigError(f"run-dir = {name!r}: a part of this path is a file; choose another") from None
     return path
@@ -70,6 +69,9 @@ class RunDirectory(Observer):
     def finish(self) -> dict[str, Any]:
         assert self.last_evaluation is not None  # the last round is always evaluated
         result = result_of(self.config, sorted(self.clients), self.last_evaluation)
+        if not result["models"]:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(result["not-tested"].items())[:3])
+            raise RunFailed(f"round {result['rounds']}: no client could be tested. {reasons}")
         write_json(self.path / "result.json", result)
         return result
 

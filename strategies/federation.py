@@ -67,6 +67,9 @@ class Federation:
         """Ask the nodes not met yet for their names; forget which nodes are gone."""
         online = set(self.grid.get_node_ids())
         self._node_of = {name: node for name, node in self._node_of.items() if node in online}
+        if self._known_nodes - online:  # a name may be free again: ask those refused once more
+            self._known_nodes -= set(self.refused)
+            self.refused = {}
         self._known_nodes &= online
         new = sorted(online - self._known_nodes)
         messages = [Message(RecordDict(), dst_node_id=node, message_type=HELLO, group_id="0") for node in new]
@@ -80,7 +83,7 @@ class Federation:
 
     def _admit(self, node: int, hello: Hello) -> None:
         if hello.code != self.code:
-            raise RunFailed(
+            raise Refused(
                 f"client {hello.name!r} runs other code ({hello.code}) than the server ({self.code}). A simulation daemon that was "
                 "started elsewhere may still be running: stop it (pkill -f flower-superlink) and start again"
             )
@@ -97,18 +100,14 @@ class Federation:
     ) -> tuple[list[Message], dict[str, str]]:
         """Send, and wait for the replies: (replies, reason for each client that gave none)."""
         names = {node: name for name, node in self._node_of.items()}
-        self._name_of_reply = {}
-        replies = []
-        for node, reply in self._send(messages, timeout, progress):
-            self._name_of_reply[reply.metadata.reply_to_message_id] = names[node]
-            replies.append(reply)
-        answered = set(self._name_of_reply.values())
-        silent = [names[m.metadata.dst_node_id] for m in messages if names[m.metadata.dst_node_id] not in answered]
-        return replies, {name: f"no answer within {timeout:g} seconds" for name in silent}
+        answers = self._send(messages, timeout, progress)
+        self._name_of_reply |= {reply.metadata.reply_to_message_id: names[node] for node, reply in answers}
+        silent = {m.metadata.dst_node_id for m in messages} - {node for node, _ in answers}
+        return [reply for _, reply in answers], {names[node]: f"no answer within {timeout:g} seconds" for node in silent}
 
     def by_name(self, replies: Iterable[Message]) -> dict[str, Message]:
-        """Replies of the last exchange by client, in a stable order: sums must not depend on who was first."""
-        named = {self._name_of_reply[reply.metadata.reply_to_message_id]: reply for reply in replies}
+        """Replies by client, once, in a stable order: sums must not depend on who was first."""
+        named = {self._name_of_reply.pop(reply.metadata.reply_to_message_id): reply for reply in replies}
         return {name: named[name] for name in sorted(named, key=name_order)}
 
     def sizes(self, messages: list[Message]) -> dict[str, int]:

@@ -12,7 +12,7 @@ So which numbers belong to the classifier is known by construction, a model trav
 SGD is one operation per part. A part that a network has no numbers for is absent.
 """
 
-import importlib.util
+import runpy
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -77,9 +77,11 @@ class Network(nn.Module):
 
     def _tensors_of_parts(self) -> dict[str, list[Tensor]]:
         tensors: dict[str, list[Tensor]] = {part: [] for part in PARTS}
+        seen: set[Tensor] = set()  # layers may share weights
         for module in self.extractor.modules():
             part = "norm" if isinstance(module, NORMALISATION) else "extractor"
-            tensors[part] += module.parameters(recurse=False)
+            tensors[part] += [parameter for parameter in module.parameters(recurse=False) if parameter not in seen]
+            seen.update(module.parameters(recurse=False))
             for buffer in module.buffers(recurse=False):
                 tensors["buffers" if buffer.is_floating_point() else "counters"].append(buffer)
         tensors["classifier"] += self.classifier.parameters()
@@ -129,17 +131,35 @@ def _from_file(path: Path, input_shape: tuple[int, ...], num_outputs: int) -> tu
     """A user's own network: the file defines `build(input_shape, num_outputs)` and returns (extractor, classifier)."""
     if not path.is_file():
         raise ModelError(f"model = {str(path)!r}: there is no such file")
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    build: Callable[..., Any] | None = getattr(module, "build", None)
+    try:
+        build: Callable[..., Any] | None = runpy.run_path(str(path)).get("build")
+        pair = build(input_shape, num_outputs) if build else None
+    except Exception as error:  # the user's code can raise anything
+        raise ModelError(f"model = {str(path)!r}: failed with {type(error).__name__}: {error}") from error
     if build is None:
         raise ModelError(f"model = {str(path)!r}: define build(input_shape, num_outputs) in it")
-    pair = build(input_shape, num_outputs)
     if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], nn.Module) and isinstance(pair[1], nn.Linear)):
-        raise ModelError(f"model = {str(path)!r}: build() must return (extractor, classifier), the classifier a torch.nn.Linear")
+        raise ModelError(
+            f"model = {str(path)!r}: build() must return (extractor, classifier), the classifier a torch.nn.Linear"
+        )
+    _try_out(path, pair[0], pair[1], input_shape, num_outputs)
     return pair
+
+
+def _try_out(
+    path: Path, extractor: nn.Module, classifier: nn.Linear, input_shape: tuple[int, ...], num_outputs: int
+) -> None:
+    if classifier.out_features != num_outputs:
+        raise ModelError(
+            f"model = {str(path)!r}: the classifier has {classifier.out_features} outputs, this task has {num_outputs}"
+        )
+    extractor.eval()
+    try:
+        with torch.no_grad():
+            classifier(extractor(torch.zeros(2, *input_shape)))
+    except Exception as error:
+        raise ModelError(f"model = {str(path)!r}: fails on an input of shape {input_shape}: {error}") from error
+    extractor.train()
 
 
 def _images_only(model: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:

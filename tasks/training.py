@@ -53,11 +53,15 @@ def sample_loss(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
 
 def batches(samples: Samples, batch_size: int, order: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Batches in the given order. A lone last sample joins the batch before it: BatchNorm cannot normalise one sample."""
-    ends = list(range(batch_size, len(order), batch_size))
-    if ends and len(order) - ends[-1] == 1:
-        ends.pop()
+    ends = _ends(len(order), batch_size)
     x, y = samples.x[order], samples.y[order]
     return list(zip(x.tensor_split(ends), y.tensor_split(ends), strict=True))
+
+
+def _ends(n: int, batch_size: int) -> list[int]:
+    """Where batches end and the next begins; no batch of one but the only one (or with `batch_size` 1)."""
+    ends = list(range(batch_size, n, batch_size))
+    return ends[:-1] if ends and n - ends[-1] == 1 else ends
 
 
 class _FlatSgd:
@@ -112,7 +116,8 @@ def train(
         for parameter in network.parameters_of(part):
             parameter.requires_grad_(part in trained)
     network.train()
-    if len(samples) == 1:
+    if len(samples) == 1:  # twice the same: the same mean and gradient, and BatchNorm can normalise it
+        samples = Samples(torch.cat([samples.x, samples.x]), torch.cat([samples.y, samples.y]))
         for module in network.modules():
             if isinstance(module, NORMALISATION):
                 module.eval()
@@ -136,7 +141,10 @@ def train(
 def outputs(network: Network, x: Tensor) -> Tensor:
     """The network's outputs in evaluation mode, (n, outputs)."""
     network.eval()
-    return torch.cat([network(chunk) for chunk in x.split(EVALUATION_BATCH)])
+    if len(x) == 1:  # BatchNorm without running statistics cannot normalise one sample, but can the same one twice
+        doubled: Tensor = network(torch.cat([x, x]))
+        return doubled[:1]
+    return torch.cat([network(chunk) for chunk in x.tensor_split(_ends(len(x), EVALUATION_BATCH))])
 
 
 def evaluate(network: Network, samples: Samples) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """A reply is data from a stranger: nothing of it is used before it passed these checks."""
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from wire.messages import METRICS, MODEL, ORDER, Hello, Parts, size_in_bytes
 
 LARGEST_COUNT = 10**9
 RAISED = re.compile(r"<class '[\w.]+'>:<'(.*)'>$")  # how Flower reports what a ClientApp raised
+LARGEST_METRIC = 1e100  # sums of such numbers are still finite
 
 
 class Refused(ValueError):
@@ -24,6 +24,7 @@ class Layout:
 
     parts: Parts
     variances: np.ndarray
+    classifier_shape: tuple[int, int]  # (classes, features): the classifier's weights come first, its biases after them
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,10 @@ def checked_array(name: str, model: ArrayRecord, like: np.ndarray) -> np.ndarray
         raise Refused(f"{name}: {len(array.data)} bytes for an array of {like.nbytes}")
     try:
         value: np.ndarray = array.numpy()
-    except (ValueError, TypeError, EOFError, OSError) as error:
-        raise Refused(f"{name}: cannot be read ({error})") from None
+    except Exception as error:  # numpy's reader stumbles over a stranger's bytes in many ways, MemoryError among them
+        raise Refused(f"{name}: cannot be read ({_last_line(str(error))})") from None
+    if not isinstance(value, np.ndarray):
+        raise Refused(f"{name}: an archive, not an array")
     if value.dtype != like.dtype or value.shape != like.shape:  # the header inside may differ from the one outside
         raise Refused(f"{name}: expected {like.dtype} {like.shape}, got {value.dtype} {value.shape}")
     if not np.isfinite(value).all():
@@ -119,12 +122,12 @@ def _metrics(records: RecordDict) -> tuple[dict[str, float], dict[str, np.ndarra
     for name, value in records.metric_records[METRICS].items():
         if isinstance(value, list):
             vectors[name] = np.asarray(value, dtype=np.float64)
-            finite = bool(np.isfinite(vectors[name]).all())
+            usable = bool((abs(vectors[name]) <= LARGEST_METRIC).all())
         else:
             scalars[name] = value
-            finite = math.isfinite(value)
-        if not finite:
-            raise Refused(f"{name}: not a finite number")
+            usable = abs(value) <= LARGEST_METRIC  # NaN is not
+        if not usable:
+            raise Refused(f"{name}: not a finite number up to {LARGEST_METRIC:g}")
     return scalars, vectors
 
 

@@ -1,0 +1,118 @@
+"""What many tests need: Flower's identity, one thread, and a whole federation inside this process."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+from safetensors.numpy import load_file
+
+from cli.run import prepare
+from cli.simulation import SimulationGrid, Workers
+from server.app import run
+
+Tamper = Callable[[Message, Message, str], Message | None]  # (asked, answered, client) -> what arrives; None: nothing
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet_machine() -> None:
+    torch.set_num_threads(1)
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+
+
+class TamperedGrid(SimulationGrid):
+    """The simulation's grid; it writes down all messages, and what a client answers may be changed on its way."""
+
+    def __init__(
+        self, config: Mapping[str, Any], state_dir: Path, tamper: Tamper | None, names: Sequence[str], workers: Workers
+    ) -> None:
+        super().__init__(workers, int(config["num-clients"]), config, str(state_dir))
+        self.tamper = tamper
+        self.sent: list[tuple[str, Message]] = []
+        self.answered: list[tuple[str, Message]] = []
+        for context, name in zip(self.contexts.values(), names, strict=False):
+            context.node_config["client-name"] = name
+
+    def client(self, message: Message) -> str:
+        node = self.contexts[message.metadata.dst_node_id].node_config
+        return str(node.get("client-name", node["partition-id"]))
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        identifiers = list(super().push_messages(messages))
+        if self.workers.pool:
+            return identifiers
+        for identifier, message in zip(identifiers, messages, strict=True):
+            name, answer = self.client(message), self.futures[identifier].result()
+            self.sent.append((name, message))
+            self.answered.append((name, answer))
+            arrived = self.tamper(message, answer, name) if self.tamper else answer
+            self.futures[identifier] = Future()
+            if arrived is not None:
+                arrived.metadata.__dict__["_reply_to_message_id"] = identifier
+                self.futures[identifier].set_result(arrived)
+        return identifiers
+
+
+@dataclass
+class Federated:
+    """What a run left behind."""
+
+    result: dict[str, Any]
+    path: Path
+    grid: TamperedGrid
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.path / "events.jsonl").read_text().splitlines()]
+
+    @property
+    def model(self) -> dict[str, np.ndarray]:
+        """The server's arrays after the last round."""
+        return load_file(self.path / "checkpoint" / "state.safetensors")
+
+    def state(self, client: str) -> dict[str, np.ndarray]:
+        """What a client keeps for itself."""
+        return load_file(self.path / "state" / f"{client}.safetensors")
+
+    def personal(self, client: str) -> dict[str, np.ndarray]:
+        return load_file(self.path / "models" / f"{client}.safetensors")
+
+
+SMALL = {
+    "task": "digits",
+    "num-clients": 4,
+    "partition": "iid",
+    "num-server-rounds": 2,
+    "local-epochs": 1,
+    "round-timeout": 30.0,
+    "join-timeout": 5.0,
+}
+
+
+@pytest.fixture
+def federate(tmp_path):
+    """Run a small federation on digits: `federate(strategy="fedper", **{"num-clients": 3})`."""
+    count = 0
+
+    def go(tamper: Tamper | None = None, names: Sequence[str] = (), workers: int = 0, **values: Any) -> Federated:
+        nonlocal count
+        count += 1
+        path = tmp_path / f"run-{count}"
+        path.mkdir()
+        config = prepare({**SMALL, **{key.replace("_", "-"): value for key, value in values.items()}})
+        pool = Workers(workers)
+        try:
+            grid = TamperedGrid(config, path, tamper, names, pool)
+            return Federated(run(grid, config, path), path, grid)
+        finally:
+            pool.close()
+
+    return go

@@ -1,0 +1,207 @@
+"""Who takes part: strangers, namesakes, clients that come late or come back."""
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.serverapp import Grid
+
+from strategies.federation import Federation, RunFailed, name_order
+from wire.messages import HELLO, ORDER, Hello
+
+
+def hello(name: str, code: str = "abc", partitions: int = 0, num_train: int = 10) -> Hello:
+    return Hello(name, code, partitions, num_train, 1, 2)
+
+
+class Nodes(Grid):
+    """Nodes that say what they are told to say: a Hello, an Error, a RecordDict, or nothing (None)."""
+
+    poll_seconds = 0.0
+
+    def __init__(self, **nodes) -> None:
+        self.nodes = {int(node[1:]): says for node, says in nodes.items()}
+        self.asked: list[int] = []
+        self.box: dict[str, Message] = {}
+
+    def set_run(self, run):
+        pass
+
+    @property
+    def run(self):
+        return None
+
+    def create_message(self, *args, **kwargs):
+        raise NotImplementedError
+
+    def send_and_receive(self, messages, *, timeout=None):
+        raise NotImplementedError
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def push_messages(self, messages):
+        identifiers = []
+        for number, message in enumerate(messages):
+            node = message.metadata.dst_node_id
+            self.asked.append(node)
+            identifier = message.metadata.__dict__["_message_id"] = f"{len(self.asked)}-{number}"
+            says = self.nodes.get(node)
+            if isinstance(says, Hello):
+                says = RecordDict({ORDER: says.to_record()})
+            if says is not None:
+                self.box[identifier] = Message(says, reply_to=message)
+            identifiers.append(identifier)
+        return identifiers
+
+    def pull_messages(self, message_ids):
+        return [self.box.pop(i) for i in list(message_ids) if i in self.box]
+
+
+def federation(grid: Nodes, join_timeout: float = 0.3) -> Federation:
+    return Federation(grid, code="abc", join_timeout=join_timeout)
+
+
+def test_clients_in_a_stable_order():
+    names = federation(grid := Nodes(n7=hello("10", partitions=3), n3=hello("b", partitions=3), n5=hello("2", partitions=3)))
+    names.gather(0)
+    assert names.clients == ["2", "10", "b"] and sorted(grid.asked) == [3, 5, 7]
+    assert sorted(["b", "10", "9", "a", "0"], key=name_order) == ["0", "9", "10", "a", "b"]
+
+
+def test_all_partitions_are_waited_for():
+    grid = Nodes(n1=hello("0", partitions=2))
+    with pytest.raises(RunFailed, match=r"1 of 2 clients joined \(join-timeout = 0.3 seconds\)\. Start the others"):
+        federation(grid).gather(0)
+
+
+def test_a_client_that_comes_a_little_later():
+    class Late(Nodes):
+        def get_node_ids(self):
+            if len(self.asked) == 1:
+                self.nodes[2] = hello("b")
+            return super().get_node_ids()
+
+    names = federation(Late(n1=hello("a")), join_timeout=5)
+    names.gather(2)
+    assert names.clients == ["a", "b"]
+
+
+def test_nobody_comes():
+    with pytest.raises(RunFailed, match="0 of any clients joined"):
+        federation(Nodes()).gather(0)
+    with pytest.raises(RunFailed, match="0 of 3 clients joined"):
+        federation(Nodes(n1=None)).gather(3)
+
+
+def test_own_data_need_a_number():
+    with pytest.raises(RunFailed, match="num-clients = 0: these clients bring data of their own; say how many to wait for"):
+        federation(Nodes(n1=hello("a"))).gather(0)
+
+
+def test_another_number_than_there_are_partitions():
+    nodes = {f"n{i}": hello(str(i), partitions=10) for i in range(1, 5)}
+    with pytest.raises(RunFailed, match=r"num-clients = 4: but the clients hold partitions of \[10\]"):
+        federation(Nodes(**nodes)).gather(4)
+
+
+STRANGERS = {
+    "n9": Error(code=2, reason="ConfigError: give this client a name"),
+    "n8": RecordDict(),
+    "n7": RecordDict({ORDER: ConfigRecord({"name": "x"})}),
+    "n6": hello("a"),  # a namesake
+    "n5": hello("other-code", code="zzz"),
+}
+
+
+@pytest.mark.parametrize("node", STRANGERS)
+def test_a_stranger_is_left_out_and_the_others_begin(node):
+    names = federation(Nodes(n1=hello("a"), n2=hello("b"), **{node: STRANGERS[node]}))
+    names.gather(2)
+    assert names.clients == ["a", "b"] and list(names.refused) == [int(node[1:])]
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [("n9", "give this client a name"), ("n8", "is this node running Coterie"), ("n5", "'other-code' runs other code"), ("n6", "called 'a' is connected already")],
+)
+def test_why_too_few_joined(node, reason):
+    with pytest.raises(RunFailed, match=rf"1 of 2 clients joined.*Refused: .*{reason}"):
+        federation(Nodes(n1=hello("a"), **{node: STRANGERS[node]})).gather(2)
+
+
+def test_other_code_on_all_nodes_is_told_at_once():
+    """The wrong-code trap of a simulation: not a matter of waiting."""
+    nodes = {f"n{i}": hello(str(i), code="zzz", partitions=3) for i in range(1, 4)}
+    with pytest.raises(RunFailed, match="runs other code"):
+        federation(Nodes(**nodes), join_timeout=600).gather(0)
+
+
+def test_a_stranger_in_the_middle_of_a_run_does_not_end_it():
+    grid = Nodes(n1=hello("a"), n2=hello("b"))
+    names = federation(grid)
+    names.gather(2)
+    grid.nodes[5] = hello("c", code="zzz")
+    names.welcome()
+    assert names.clients == ["a", "b"]
+
+
+def test_a_restarted_client_comes_back_with_a_new_node():
+    grid = Nodes(n1=hello("a"), n2=hello("b"))
+    names = federation(grid)
+    names.gather(2)
+    del grid.nodes[2]
+    names.welcome()
+    assert names.clients == ["a"]
+    grid.nodes[3] = hello("b")
+    names.welcome()
+    assert names.clients == ["a", "b"] and names.message("b", HELLO, RecordDict(), 1).metadata.dst_node_id == 3
+
+
+def test_a_restarted_client_whose_old_node_still_counts_as_online():
+    """Its name is taken until the old node's heartbeat lapses; then it must be let in."""
+    grid = Nodes(n1=hello("a"), n2=hello("b"))
+    names = federation(grid)
+    names.gather(2)
+    grid.nodes[3] = hello("b")
+    names.welcome()
+    assert names.message("b", HELLO, RecordDict(), 1).metadata.dst_node_id == 2
+    del grid.nodes[2]
+    names.welcome()
+    assert names.clients == ["a", "b"] and names.message("b", HELLO, RecordDict(), 1).metadata.dst_node_id == 3
+
+
+def test_known_nodes_are_asked_once():
+    grid = Nodes(n1=hello("a"), n2=hello("b"), n9=STRANGERS["n9"])
+    names = federation(grid)
+    names.gather(2)
+    names.welcome()
+    names.welcome()
+    assert sorted(grid.asked) == [1, 2, 9]
+
+
+def test_replies_are_known_by_the_message_they_answer():
+    """Errors made by the SuperLink carry no node: here every reply claims to come from node 1."""
+    grid = Nodes(n1=hello("a"), n2=hello("b"), n3=hello("c"))
+    names = federation(grid)
+    names.gather(3)
+    grid.nodes = {1: RecordDict({"x": ConfigRecord({"i": 1})}), 2: None, 3: Error(code=5, reason="Node Unavailable")}
+    messages = [names.message(name, "train", RecordDict(), 1) for name in ("c", "a", "b")]
+    seen = []
+    replies, missing = names.exchange(messages, 0.2, lambda done, total: seen.append((done, total)))
+    for reply in replies:
+        reply.metadata.__dict__["_src_node_id"] = 1
+    assert missing == {"b": "no answer within 0.2 seconds"}
+    named = names.by_name(reversed(replies))
+    assert list(named) == ["a", "c"] and named["c"].has_error() and not named["a"].has_error()
+    assert seen == [(1, 3), (2, 3)]
+
+
+def test_a_message_that_could_not_be_sent():
+    class Broken(Nodes):
+        def push_messages(self, messages):
+            return [None if m.metadata.dst_node_id == 2 and m.metadata.message_type != HELLO else i
+                    for i, m in zip(super().push_messages(messages), messages, strict=True)]
+
+    names = federation(Broken(n1=hello("a"), n2=hello("b")))
+    names.gather(2)
+    replies, missing = names.exchange([names.message(name, "train", RecordDict(), 1) for name in ("a", "b")], 0.2)
+    assert list(names.by_name(replies)) == ["a"] and list(missing) == ["b"]
