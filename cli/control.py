@@ -14,7 +14,13 @@ import httpx
 from cryptography.hazmat.primitives import serialization
 from flwr.cli.build import build_fab_from_files
 from flwr.common.serde import fab_to_proto
-from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest, StartRunRequest, StreamLogsRequest
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StreamLogsRequest,
+)
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -100,9 +106,14 @@ def bundle(config: Mapping[str, Value]) -> bytes:
 
 def _project(config: Mapping[str, Value]) -> str:
     lines = [
-        "[project]", 'name = "coterie"', f'version = "{metadata.version("coterie")}"',
-        "[tool.flwr.app]", 'publisher = "coterie"',
-        "[tool.flwr.app.components]", 'serverapp = "coterie:server_app"', 'clientapp = "coterie:client_app"',
+        "[project]",
+        'name = "coterie"',
+        f'version = "{metadata.version("coterie")}"',
+        "[tool.flwr.app]",
+        'publisher = "coterie"',
+        "[tool.flwr.app.components]",
+        'serverapp = "coterie:server_app"',
+        'clientapp = "coterie:client_app"',
         "[tool.flwr.app.config]",
         *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in config.items()),
     ]

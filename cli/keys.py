@@ -48,11 +48,15 @@ def make_keys(directory: Path, clients: Sequence[str], server_names: Sequence[st
     """Make what is missing in `directory`; the files that were made."""
     for name in clients:
         if not NAME.fullmatch(name) or name.endswith(".pub"):
-            raise ConfigError(f"names = {name!r}: use up to 64 letters, digits, '-', '_' and '.', starting with a letter or digit")
+            raise ConfigError(
+                f"names = {name!r}: use up to 64 letters, digits, '-', '_' and '.', starting with a letter or digit"
+            )
     wanted = [_general_name(name) for name in dict.fromkeys([*LOOPBACK, *server_names])]
     server = directory / "server.crt"
     if server.exists() and (missing := _not_in(server, wanted)):
-        raise ConfigError(f"server-names = {missing!r}: not in {server}; move server.crt and server.key away to have new ones made")
+        raise ConfigError(
+            f"server-names = {missing!r}: not in {server}; move server.crt and server.key away to have new ones made"
+        )
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     (directory / "clients").mkdir(mode=0o700, exist_ok=True)
     made: list[Path] = []
@@ -69,7 +73,9 @@ def make_keys(directory: Path, clients: Sequence[str], server_names: Sequence[st
 def _make_authority(directory: Path) -> list[Path]:
     key = ec.generate_private_key(CURVE)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Coterie federation")])
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates, nothing else
+    usage = x509.KeyUsage(
+        False, False, False, False, False, True, True, False, False
+    )  # signs certificates, nothing else
     certificate = (
         _builder(key.public_key(), name, name, CA_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -81,7 +87,9 @@ def _make_authority(directory: Path) -> list[Path]:
 
 def _make_server(directory: Path, names: Sequence[x509.GeneralName]) -> list[Path]:
     if not (directory / "ca.key").exists():
-        raise ConfigError(f"server-names: {directory / 'ca.key'} is needed to sign a certificate; bring it back, or use a new directory")
+        raise ConfigError(
+            f"server-names: {directory / 'ca.key'} must sign the certificate; bring it back, or use a new directory"
+        )
     authority = x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes())
     signer = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), password=None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
@@ -103,7 +111,9 @@ def _make_server(directory: Path, names: Sequence[x509.GeneralName]) -> list[Pat
 def _make_client(directory: Path, name: str) -> list[Path]:
     """In the format of OpenSSH, which is what Flower reads."""
     key = ec.generate_private_key(CURVE)
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return [
         _write_new(directory / name, private, 0o600),
@@ -111,7 +121,9 @@ def _make_client(directory: Path, name: str) -> list[Path]:
     ]
 
 
-def _builder(key: ec.EllipticCurvePublicKey, subject: x509.Name, issuer: x509.Name, days: int) -> x509.CertificateBuilder:
+def _builder(
+    key: ec.EllipticCurvePublicKey, subject: x509.Name, issuer: x509.Name, days: int
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -126,7 +138,9 @@ def _builder(key: ec.EllipticCurvePublicKey, subject: x509.Name, issuer: x509.Na
 
 
 def _write_pair(stem: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> list[Path]:
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     return [
         _write_new(stem.with_suffix(".key"), private, 0o600),
         _write_new(stem.with_suffix(".crt"), certificate.public_bytes(serialization.Encoding.PEM), 0o644),
@@ -146,7 +160,9 @@ def _general_name(name: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not HOST.fullmatch(name):
-        raise ConfigError(f"server-names = {name!r}: give host names or addresses without a port, for example fl.example.org,10.0.0.5")
+        raise ConfigError(
+            f"server-names = {name!r}: give host names or addresses without a port, for example fl.example.org,10.0.0.5"
+        )
     return x509.DNSName(name)
 
 

@@ -111,7 +111,7 @@ Example: `coterie compare --strategies local,fedavg,fedper --task digits --seeds
                 _port("control-port", "Where runs are submitted, on this machine only. Default: a free one."),
                 _port("fleet-port", "Where clients connect, over gRPC with TLS. Default: a free one."),
             ],
-            """Run one method with a server and clients as real processes on this machine, over gRPC with TLS and client keys.
+            """Run one method as real processes on this machine: a server and clients, over gRPC with TLS and client keys.
 
 All processes end with the run, and with Ctrl-C. Certificates, logs and what the clients keep are in the run directory.
 

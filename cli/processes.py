@@ -1,7 +1,7 @@
 """Processes that end with this one: each with a log of its own, all of them found and stopped at the end.
 
-Flower's processes start others, some in sessions of their own. All inherit one environment variable with a value that is
-only ours, and by it they are found.
+Flower's processes start others, some in sessions of their own. All inherit one environment variable with a value that
+is only ours, and by it they are found.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class Processes:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
-        """Start `command` in `directory`, in a session of its own: Ctrl-C in the terminal reaches this process alone."""
+        """Start `command` in a session of its own: Ctrl-C in the terminal reaches this process alone."""
         with open(self.log_of(name), "ab") as log:
             self.running[name] = subprocess.Popen(
                 command,
@@ -53,14 +53,18 @@ class Processes:
         for name, process in self.running.items():
             code = process.poll()
             if code is not None:
-                raise RunFailed(f"{name} ended with code {code}: {last_words(self.log_of(name))}; its log is {self.log_of(name)}")
+                raise RunFailed(
+                    f"{name} ended with code {code}: {last_words(self.log_of(name))}; its log is {self.log_of(name)}"
+                )
 
     def stop(self) -> None:
         """Ask all to end, clients first; end those that do not. Returns when none is left."""
         for process in reversed(self.running.values()):
             _signal_group(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline and (any(p.poll() is None for p in self.running.values()) or marked(self.mark)):
+        while time.monotonic() < deadline and (
+            any(p.poll() is None for p in self.running.values()) or marked(self.mark)
+        ):
             time.sleep(0.05)
         for process in self.running.values():
             _signal_group(process.pid, signal.SIGKILL)
@@ -74,9 +78,13 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [signal.signal(number, signal.SIG_IGN) for number in ignored]  # a second Ctrl-C must not leave half of them
+        before = [
+            signal.signal(number, signal.SIG_IGN) for number in ignored
+        ]  # a second Ctrl-C must not leave half of them
         try:
             self.stop()
         finally:
@@ -95,7 +103,10 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes with this mark in their environment; where there is no /proc, none can be seen, and Flower's own watch on parents must do."""
+    """Processes with this mark in their environment.
+
+    Where there is no /proc none can be seen; Flower's processes then end because they watch their parents.
+    """
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):

@@ -37,7 +37,13 @@ from wire.config import ConfigError, Value
 POLL_OF_EXECUTORS = "0.1"  # seconds; Flower's default is 1
 ROUND = re.compile(r"round (\d+)/\d+:")
 FLOWER_PREFIX = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
-NOISE = ("Start `flwr-serverapp`", "Successfully installed")
+NOISE = (
+    "Start `flwr-serverapp`",
+    "Successfully installed",
+    "Exit Code:",
+    "An unhandled exception",
+    "For more information, visit",
+)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -96,7 +102,9 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
 
 def _follow(control: Control, run: int, config: Mapping[str, Value], console: Console) -> None:
     """Show the ServerApp's log as it comes, and how far the run is."""
-    with RunProgress(console, f"{config['strategy']} on {config['task']}", int(config["num-server-rounds"])) as progress:
+    with RunProgress(
+        console, f"{config['strategy']} on {config['task']}", int(config["num-server-rounds"])
+    ) as progress:
         for line in control.log(run):
             text = FLOWER_PREFIX.sub("", COLOUR.sub("", line)).strip()
             if text and not text.startswith(NOISE):
@@ -118,12 +126,21 @@ class LocalFederation:
 
     def start_superlink(self) -> None:
         command = [
-            program("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.control_port),
-            "--fleet-api-address", f"127.0.0.1:{self.fleet_port}",
-            "--ssl-ca-certfile", str(self.keys / "ca.crt"),
-            "--ssl-certfile", str(self.keys / "server.crt"),
-            "--ssl-keyfile", str(self.keys / "server.key"),
-            "--enable-supernode-auth", "--disable-runtime-dependency-installation",
+            program("flower-superlink"),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.control_port),
+            "--fleet-api-address",
+            f"127.0.0.1:{self.fleet_port}",
+            "--ssl-ca-certfile",
+            str(self.keys / "ca.crt"),
+            "--ssl-certfile",
+            str(self.keys / "server.crt"),
+            "--ssl-keyfile",
+            str(self.keys / "server.key"),
+            "--enable-supernode-auth",
+            "--disable-runtime-dependency-installation",
         ]
         self._start("superlink", command)
 
@@ -132,10 +149,17 @@ class LocalFederation:
         state.mkdir(mode=0o700)
         node = f"partition-id={i} num-partitions={number} state-dir={quoted(str(state))}"
         command = [
-            program("flower-supernode"), "--superlink", f"127.0.0.1:{self.fleet_port}", "--port", str(free_ports(1)[0]),
-            "--root-certificates", str(self.keys / "ca.crt"),
-            "--auth-supernode-private-key", str(self.keys / "clients" / str(i)),
-            "--node-config", node,
+            program("flower-supernode"),
+            "--superlink",
+            f"127.0.0.1:{self.fleet_port}",
+            "--port",
+            str(free_ports(1)[0]),
+            "--root-certificates",
+            str(self.keys / "ca.crt"),
+            "--auth-supernode-private-key",
+            str(self.keys / "clients" / str(i)),
+            "--node-config",
+            node,
         ]
         self._start(f"client-{i}", command)
 

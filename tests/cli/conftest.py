@@ -42,8 +42,13 @@ class Sandbox:
         """In a process group of its own, so that a signal to it reaches nobody else."""
         with open(self.path / log, "wb") as file:
             return subprocess.Popen(
-                command, cwd=directory or self.path, env=self.environment, stdin=subprocess.DEVNULL,
-                stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+                command,
+                cwd=directory or self.path,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def start_coterie(self, *arguments: str, log: str = "coterie.log") -> subprocess.Popen[bytes]:
@@ -51,7 +56,13 @@ class Sandbox:
 
     def run(self, command: Sequence[str], timeout: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+            command,
+            cwd=self.path,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
         )
 
     def coterie(self, *arguments: str) -> subprocess.CompletedProcess[str]:
