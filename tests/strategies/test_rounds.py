@@ -237,7 +237,6 @@ def test_event_lines(strategy, federate):
     assert [event["round"] for event in events] == [1, 2]
     for event in events:
         assert ALWAYS <= set(event) <= documented_keys()
-        assert ("weights" in event) == (strategy != "local")
         assert list(event["train"]) == list(event["evaluate"]) == CLIENTS
         for client in CLIENTS:
             assert {"num-samples", "loss", "steps", "cpu-seconds"} <= set(event["train"][client])
