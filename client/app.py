@@ -8,11 +8,14 @@ from flwr.clientapp import ClientApp
 
 from client.fomo import mix
 from client.participant import Participant, received_parts
+from client.pfedsv import personalize
+from client.store import OWN
 from tasks.models import Network
 from tasks.training import evaluate as evaluate_network
 from tasks.training import train as train_network
+from wire.checks import Refused
 from wire.fingerprint import fingerprint
-from wire.messages import ORDER, OTHERS, EvaluateOrder, Hello, TrainOrder, reply
+from wire.messages import ORDER, OTHERS, EvaluateOrder, Hello, PersonalizeOrder, TrainOrder, reply
 
 app = ClientApp()
 
@@ -31,7 +34,10 @@ def train(message: Message, context: Context) -> Message:
     me = Participant.of(context)
     order = TrainOrder.from_record(message.content.config_records[ORDER])
     network = me.network()
-    network.load(me.store.own_parts(order.round) | received_parts(message.content, network))
+    kept = me.store.recall(OWN, order.round)
+    if order.continues and (kept is None or kept.round != order.continues):
+        raise Refused(f"what this client kept in round {order.continues} is not here: send the whole model")
+    network.load((kept.arrays if kept else {}) | received_parts(message.content, network))
     return _train_and_reply(message, me, order, network, {})
 
 
@@ -45,6 +51,12 @@ def train_fomo(message: Message, context: Context) -> Message:
     if OTHERS in message.content.array_records:
         weights = mix(network, message.content.array_records[OTHERS], me.validation_samples())
     return _train_and_reply(message, me, order, network, {"weights": weights.tolist()})
+
+
+@app.train("personalize")
+def train_personalize(message: Message, context: Context) -> Message:
+    order = PersonalizeOrder.from_record(message.content.config_records[ORDER])
+    return Message(personalize(Participant.of(context), order, message.content), reply_to=message)
 
 
 def _train_and_reply(

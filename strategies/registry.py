@@ -13,10 +13,11 @@ from strategies.fedprox import FedProx
 from strategies.fedrep import FedRep
 from strategies.local import Local
 from strategies.pfedsim import PFedSim
+from strategies.pfedsv import PFedSV
 from wire.config import ConfigError, RunConfig, Settings, Value, choose, split_sections
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo, PFedSim)
+    method.name: method for method in (Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo, PFedSim, PFedSV)
 }
 
 
