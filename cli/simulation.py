@@ -6,10 +6,11 @@ a worker. Workers are forked where that is safe to do (Linux), so that they shar
 
 import multiprocessing
 import os
+import queue
 import sys
 import uuid
 from collections.abc import Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -67,6 +68,7 @@ class SimulationGrid(Grid):
         self._run = Run.create_empty(1)
         self.workers = workers
         self.futures: dict[str, Future[Message]] = {}
+        self.finished: queue.SimpleQueue[str] = queue.SimpleQueue()  # whose futures are done
         self.contexts = {
             i + 2: Context(
                 run_id=1,
@@ -95,16 +97,22 @@ class SimulationGrid(Grid):
         identifiers = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = identifier = uuid.uuid4().hex
-            self.futures[identifier] = self.workers.submit(message, self.contexts[message.metadata.dst_node_id])
+            self.futures[identifier] = future = self.workers.submit(message, self.contexts[message.metadata.dst_node_id])
+            future.add_done_callback(lambda _, identifier=identifier: self.finished.put(identifier))
             identifiers.append(identifier)
         return identifiers
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        asked = {self.futures[i]: i for i in message_ids if i in self.futures}
-        done, _ = wait(asked, timeout=WAIT_SECONDS, return_when=FIRST_COMPLETED)
-        for future in done:
-            del self.futures[asked[future]]
-        return [future.result() for future in done]
+        """The answers that are there; waits a moment for the first. A queue, because looking through all futures costs."""
+        try:
+            finished = [self.finished.get(timeout=WAIT_SECONDS)]
+            while not self.finished.empty():
+                finished.append(self.finished.get())
+        except queue.Empty:
+            return []
+        asked = set(message_ids)
+        futures = [self.futures.pop(i) for i in finished if i in self.futures and self.futures[i].done()]
+        return [reply for reply in (future.result() for future in futures) if reply.metadata.reply_to_message_id in asked]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         waiting = set(self.push_messages(messages))

@@ -83,7 +83,7 @@ class EvaluateOrder(_Record):
 
 
 def pack(parts: Mapping[str, np.ndarray]) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in parts.items()})
+    return ArrayRecord({name: Array.from_numpy_ndarray(np.ascontiguousarray(value)) for name, value in parts.items()})
 
 
 def unpack(record: ArrayRecord) -> Parts:
