@@ -27,7 +27,7 @@ from rich.console import Console
 
 from cli.control import Control, bundle
 from cli.keys import make_keys
-from cli.processes import Processes, free_ports
+from cli.processes import Processes, free_ports, must_be_free
 from cli.progress import RunProgress
 from cli.run import prepare, result_table
 from server.rundir import PREPARED, new_run_dir
@@ -57,7 +57,11 @@ class Stopped(KeyboardInterrupt):
 
 def up_command(values: Mapping[str, Value], control_port: int | None, fleet_port: int | None) -> None:
     config = prepare(values)
-    program("flower-superlink"), program("flower-supernode")
+    for name in ("flower-superlink", "flower-supernode"):
+        program(name)
+    for key, port in (("control-port", control_port), ("fleet-port", fleet_port)):
+        if port:
+            must_be_free(key, port)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     run_dir = new_run_dir(config)
