@@ -35,6 +35,7 @@ from strategies.federation import RunFailed
 from wire.config import ConfigError, Value
 
 POLL_OF_EXECUTORS = "0.1"  # seconds; Flower's default is 1
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ROUND = re.compile(r"round (\d+)/\d+:")
 FLOWER_PREFIX = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
 NOISE = (
@@ -62,7 +63,7 @@ def up_command(values: Mapping[str, Value], control_port: int | None, fleet_port
     for key, port in (("control-port", control_port), ("fleet-port", fleet_port)):
         if port:
             must_be_free(key, port)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in STOPPING:
         signal.signal(number, _stop)
     run_dir = new_run_dir(config)
     for name in PREPARED:
@@ -205,4 +206,6 @@ def quoted(text: str) -> str:
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    for other in STOPPING:
+        signal.signal(other, signal.SIG_IGN)  # a second Ctrl-C must not disturb the cleaning up
     raise Stopped(number)
