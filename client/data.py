@@ -36,11 +36,16 @@ class ClientData:
 def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: str) -> ClientData:
     own = str(node_config.get("data", ""))
     if own:
-        dataset = load_dataset("own", config.data_root, data=own, classes=config.classes, input_shape=config.input_shape)
+        spec = task_spec(config.task, config.classes, config.input_shape)
+        classes = config.classes or ("regression" if spec.kind == "regression" else str(spec.num_outputs))
+        shape = ",".join(str(size) for size in spec.input_shape)
+        dataset = load_dataset("own", config.data_root, data=own, classes=classes, input_shape=shape)
         return ClientData(dataset, _split(dataset, np.arange(len(dataset)), config, name), 0)
     if "partition-id" not in node_config or "num-partitions" not in node_config:
         raise ConfigError("node configuration: give data='...', or partition-id and num-partitions")
     partition_id, num_partitions = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    if not 0 <= partition_id < num_partitions:
+        raise ConfigError(f"node configuration: partition-id = {partition_id}: must be from 0 to {num_partitions - 1}")
     dataset, parts = partitioned(config, num_partitions, str(node_config.get("state-dir", "")))
     return ClientData(dataset, _split(dataset, parts[partition_id], config, str(partition_id)), num_partitions)
 

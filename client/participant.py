@@ -112,6 +112,8 @@ def pick_device(device: str) -> str:
     if device != "auto":
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"device = {device!r}: this machine has no CUDA device; use 'cpu' or 'auto'")
+        if device == "mps" and not torch.backends.mps.is_available():
+            raise ConfigError(f"device = {device!r}: this machine has no Metal device; use 'cpu' or 'auto'")
         return device
     if torch.cuda.is_available():
         return "cuda"

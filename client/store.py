@@ -2,7 +2,7 @@
 
 With `state-dir` in the node configuration these are files that survive a restart:
 
-    <state-dir>/state/<name>.safetensors       own parts after the last training, and those of the round before
+    <state-dir>/state/<name>.safetensors       own parts after the last training; under state/previous/ of the round before
     <state-dir>/models/<name>.safetensors      the personal model, with torch's names for its tensors
 
 Without, as in `flwr run`'s simulation, the own parts live in Flower's context for the length of the run.
@@ -33,10 +33,10 @@ class Store(Protocol):
 
 class FileStore:
     def __init__(self, directory: Path, name: str) -> None:
-        if name.startswith(".") or "/" in name:
-            raise ValueError(f"client-name = {name!r}: must not start with '.' or contain '/'")
+        if not name or name.startswith(".") or "/" in name:
+            raise ValueError(f"client-name = {name!r}: must not be empty, start with '.' or contain '/'")
         self.current = directory / "state" / f"{name}.safetensors"
-        self.previous = directory / "state" / f"{name}.previous.safetensors"
+        self.previous = directory / "state" / "previous" / f"{name}.safetensors"
         self.model = directory / "models" / f"{name}.safetensors"
 
     def own_parts(self, before_round: int) -> Parts:

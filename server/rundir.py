@@ -10,6 +10,7 @@
 Files appear whole or not at all; a line that does not fit on the disk is taken back.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from server.results import result_of
-from strategies.federation import RunFailed
+from strategies.federation import RunFailed, name_order
 from strategies.observer import Observer
 from tasks.files import write_atomically
 from wire.config import ConfigError, Value
@@ -34,18 +35,20 @@ PREPARED = ("clients", "keys", "logs")  # what `coterie up` makes in a new run d
 def new_run_dir(config: Mapping[str, Value]) -> Path:
     """Make the directory that `run-dir` names, or one under runs/; an existing one is never touched."""
     name = str(config["run-dir"])
-    if name:
-        path = Path(name).absolute()
-    else:
-        path = Path("runs").absolute() / f"{time.strftime('%Y%m%d-%H%M%S')}-{config['strategy']}-{config['task']}"
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        if path.is_dir() and sorted(entry.name for entry in path.iterdir()) == sorted(PREPARED):
-            return path
-        raise ConfigError(f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed") from None
-    except NotADirectoryError:
-        raise ConfigError(f"run-dir = {name!r}: a part of this path is a file; choose another") from None
+    stem = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config['strategy']}-{config['task']}"
+    path = Path(name or stem).absolute()
+    for number in itertools.count(2):
+        try:
+            path.mkdir(parents=True)
+            break
+        except FileExistsError:
+            if path.is_dir() and sorted(entry.name for entry in path.iterdir()) == sorted(PREPARED):
+                break
+            if name or not path.is_dir():
+                raise ConfigError(f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed") from None
+            path = Path(f"{stem}-{number}").absolute()  # another run began in the same second
+        except NotADirectoryError:
+            raise ConfigError(f"run-dir = {name or str(path)!r}: a part of this path is a file; choose another") from None
     return path
 
 
@@ -68,7 +71,7 @@ class RunDirectory(Observer):
 
     def finish(self) -> dict[str, Any]:
         assert self.last_evaluation is not None  # the last round is always evaluated
-        result = result_of(self.config, sorted(self.clients), self.last_evaluation)
+        result = result_of(self.config, sorted(self.clients, key=name_order), self.last_evaluation)
         if not result["models"]:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in list(result["not-tested"].items())[:3])
             raise RunFailed(f"round {result['rounds']}: no client could be tested. {reasons}")

@@ -1,0 +1,165 @@
+"""What a client keeps: whole files or none, the round before as well, and a clear word about a damaged one."""
+
+import os
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from client.store import ContextStore, FileStore
+from tasks.files import write_atomically
+from tasks.models import build_network
+
+
+def parts(value: float) -> dict[str, np.ndarray]:
+    return {"classifier": np.full(3, value, np.float32), "counters": np.array([int(value)])}
+
+
+@pytest.fixture(params=["files", "context"])
+def reopen(request, tmp_path):
+    """A store, and the same store as the next message finds it."""
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+    if request.param == "files":
+        return lambda: FileStore(tmp_path / "state-dir", "ward-7")
+    return lambda: ContextStore(context)
+
+
+def value(kept) -> float | None:
+    return float(kept["classifier"][0]) if kept else None
+
+
+def test_what_was_kept_is_there_after_a_restart(reopen):
+    assert reopen().own_parts(1) == {}
+    reopen().keep(1, parts(1))
+    kept = reopen().own_parts(2)
+    assert set(kept) == {"classifier", "counters"} and kept["counters"].dtype == np.int64
+    assert kept["classifier"].tolist() == [1, 1, 1] and kept["classifier"].dtype == np.float32
+
+
+def test_a_repeated_round_starts_where_it_started_first(reopen):
+    reopen().keep(1, parts(1))
+    reopen().keep(2, parts(2))
+    for again in (2.5, 2.6, 2.7):
+        assert value(reopen().own_parts(2)) == 1
+        reopen().keep(2, parts(again))
+    assert value(reopen().own_parts(3)) == 2.700000047683716
+    assert value(reopen().own_parts(99)) == 2.700000047683716
+    reopen().keep(5, parts(5))  # not selected in rounds 3 and 4
+    assert value(reopen().own_parts(5)) == 2.700000047683716 and value(reopen().own_parts(6)) == 5
+
+
+def test_the_first_round_repeated_starts_from_nothing(reopen):
+    reopen().keep(1, parts(1))
+    assert reopen().own_parts(1) == {}
+    reopen().keep(1, parts(1.5))
+    assert reopen().own_parts(1) == {} and value(reopen().own_parts(2)) == 1.5
+
+
+def test_what_is_read_can_be_changed(reopen):
+    reopen().keep(1, parts(1))
+    reopen().own_parts(2)["classifier"][:] = 9
+    assert value(reopen().own_parts(2)) == 1
+
+
+def test_clients_do_not_share_files(tmp_path):
+    names = ["a", "b", "a.previous", "b.safetensors", "a b", "ü"]
+    for server_round in (1, 2):
+        for i, name in enumerate(names):
+            FileStore(tmp_path, name).keep(server_round, parts(10 * i + server_round))
+    for i, name in enumerate(names):
+        assert value(FileStore(tmp_path, name).own_parts(2)) == 10 * i + 1, name
+        assert value(FileStore(tmp_path, name).own_parts(3)) == 10 * i + 2, name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/x", ".hidden"])
+def test_names_that_lead_elsewhere(name, tmp_path):
+    with pytest.raises(ValueError, match="client-name = "):
+        FileStore(tmp_path / "deep" / "state", name).keep(1, parts(1))
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a file of tensors", None])
+def test_a_damaged_file(damage, tmp_path):
+    store = FileStore(tmp_path, "a")
+    store.keep(1, parts(1))
+    whole = store.current.read_bytes()
+    store.current.write_bytes(whole[:-2] if damage is None else damage)
+    with pytest.raises(ValueError, match=r"a\.safetensors: not a client state of Coterie .*; move it away to start afresh"):
+        store.own_parts(2)
+    with pytest.raises(ValueError, match="move it away"):
+        store.keep(2, parts(2))
+
+
+def test_a_file_of_another_kind(tmp_path):
+    from safetensors.numpy import save_file
+
+    store = FileStore(tmp_path, "a")
+    store.current.parent.mkdir(parents=True)
+    save_file(parts(1), store.current)
+    with pytest.raises(ValueError, match="not a client state"):
+        store.own_parts(2)
+
+
+def test_a_failed_write_leaves_the_old_state(tmp_path, monkeypatch):
+    store = FileStore(tmp_path, "a")
+    store.keep(1, parts(1))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.keep(2, parts(2))
+    monkeypatch.undo()
+    assert value(store.own_parts(99)) == 1
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [store.current]
+
+
+def test_the_personal_model_loads_back_into_an_equal_network(tmp_path):
+    network = build_network("lenet5", (1, 8, 8), 10, seed=1)
+    FileStore(tmp_path, "a").save_model(network, {"model": "lenet5", "client": "a"})
+    path = tmp_path / "models" / "a.safetensors"
+    other = build_network("lenet5", (1, 8, 8), 10, seed=2)
+    import torch
+
+    other.load_state_dict({name: torch.from_numpy(array) for name, array in load_file(path).items()})
+    assert all(np.array_equal(array, network.dump()[part]) for part, array in other.dump().items())
+    with safe_open(path, framework="numpy") as file:
+        assert file.metadata() == {"model": "lenet5", "client": "a"}
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_write_atomically(tmp_path):
+    path = tmp_path / "new" / "file"
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
+    assert path.read_bytes() == b"two" and list(path.parent.iterdir()) == [path]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+def test_a_write_that_fails_at_any_step(step, tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="Input/output"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_is_interrupted(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "file", b"new")
+    assert list(tmp_path.iterdir()) == []

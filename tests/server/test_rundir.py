@@ -1,0 +1,207 @@
+"""The run directory: never an old one, whole files, whole lines, also when the disk is full."""
+
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from server.results import result_of
+from server.rundir import RunDirectory, append_line, new_run_dir, save_checkpoint, write_json
+from strategies.federation import RunFailed
+from wire.config import ConfigError
+from wire.messages import Hello
+
+CONFIG = {"run-dir": "", "strategy": "fedavg", "task": "digits", "seed": 1}
+
+
+def test_a_new_directory(tmp_path, monkeypatch):
+    assert new_run_dir(CONFIG | {"run-dir": str(tmp_path / "deep" / "a")}) == tmp_path / "deep" / "a"
+    monkeypatch.chdir(tmp_path)
+    made = new_run_dir(CONFIG)
+    assert made.is_dir() and made.parent == tmp_path / "runs" and made.name.endswith("-fedavg-digits")
+    assert new_run_dir(CONFIG | {"run-dir": "b"}) == tmp_path / "b"
+
+
+def test_an_existing_directory_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "a"
+    path.mkdir()
+    (path / "mine").write_text("precious")
+    with pytest.raises(ConfigError, match=r"run-dir = '.*a': exists already; choose another, nothing was changed"):
+        new_run_dir(CONFIG | {"run-dir": str(path)})
+    assert [(p.name, p.read_text()) for p in path.iterdir()] == [("mine", "precious")]
+    with pytest.raises(ConfigError, match="exists already"):
+        new_run_dir(CONFIG | {"run-dir": str(path / "mine")})
+    with pytest.raises(ConfigError, match="a part of this path is a file"):
+        new_run_dir(CONFIG | {"run-dir": str(path / "mine" / "b")})
+
+
+def test_two_runs_in_the_same_second(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("server.rundir.time.strftime", lambda *_: "20300101-000000")
+    one, two = new_run_dir(CONFIG), new_run_dir(CONFIG)
+    assert one != two and one.is_dir() and two.is_dir()
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def state(number: int) -> dict:
+    arrays = {"a": np.full(4, number, np.float32), "n": np.array([number]), "t": np.arange(6.0).reshape(2, 3).T}
+    return {"method": "fedavg", "version": 1, "round": number, "arrays": arrays, "values": {"p": {"x": 0.5}}}
+
+
+def saved(path: Path) -> tuple[int, float]:
+    meta = json.loads((path / "state.json").read_text())
+    arrays = load_file(path / "state.safetensors")
+    assert set(meta) == {"method", "version", "round", "values"} and arrays["n"].dtype == np.int64
+    assert np.array_equal(arrays["t"], np.arange(6.0).reshape(2, 3).T)
+    assert float(arrays["a"][0]) == meta["round"]
+    return meta["round"]
+
+
+def test_the_checkpoint_and_the_one_before(tmp_path):
+    save_checkpoint(tmp_path, state(1))
+    assert saved(tmp_path / "checkpoint") == 1 and not (tmp_path / "checkpoint.previous").exists()
+    for number in (2, 3, 4):
+        save_checkpoint(tmp_path, state(number))
+        assert saved(tmp_path / "checkpoint") == number and saved(tmp_path / "checkpoint.previous") == number - 1
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", "checkpoint.previous"}
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_checkpoint_that_fails_leaves_both(calls, tmp_path, monkeypatch):
+    for number in (1, 2):
+        save_checkpoint(tmp_path, state(number))
+    real, seen = os.fsync, []
+
+    def fsync(handle):
+        seen.append(handle)
+        if len(seen) == calls:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="No space"):
+        save_checkpoint(tmp_path, state(3))
+    assert saved(tmp_path / "checkpoint") == 2 and saved(tmp_path / "checkpoint.previous") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", "checkpoint.previous"}
+
+
+def test_what_a_killed_server_left_is_swept_away(tmp_path):
+    (tmp_path / ".checkpoint.new").mkdir()
+    (tmp_path / ".checkpoint.new" / "half").write_text("x")
+    save_checkpoint(tmp_path, state(1))
+    assert saved(tmp_path / "checkpoint") == 1 and not (tmp_path / ".checkpoint.new").exists()
+    assert {path.name for path in (tmp_path / "checkpoint").iterdir()} == {"state.json", "state.safetensors"}
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------
+
+
+def test_lines(tmp_path):
+    path = tmp_path / "events.jsonl"
+    append_line(path, "one")
+    append_line(path, "zwölf")
+    assert path.read_bytes() == "one\nzwölf\n".encode()
+
+
+def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
+    """In a process that may not write more than 100 bytes to a file: the first 85 bytes of the long line would fit."""
+    path = tmp_path / "events.jsonl"
+    append_line(path, "x" * 14)
+    script = (
+        "import sys, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from server.rundir import append_line; from pathlib import Path\n"
+        "try:\n    append_line(Path(sys.argv[1]), 'y' * 200)\nexcept OSError as error:\n    print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)), env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert "No space left" in done.stdout or "File too large" in done.stdout, done
+    assert path.read_bytes() == b"x" * 14 + b"\n"
+    append_line(path, "z")
+    assert path.read_bytes() == b"x" * 14 + b"\nz\n"
+
+
+def test_a_line_that_could_not_be_flushed_is_taken_back(tmp_path, monkeypatch):
+    path = tmp_path / "events.jsonl"
+    append_line(path, "one")
+
+    def full(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="Input/output"):
+        append_line(path, "two")
+    assert path.read_text() == "one\n"
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+EVENT = {
+    "round": 7,
+    "evaluate": {
+        "2": {"num-samples": 10, "global.accuracy": 0.5, "global.loss": 1.0, "personal.accuracy": 0.6, "personal.loss": 0.9},
+        "10": {"num-samples": 30, "global.accuracy": 0.9, "global.loss": 2.0, "personal.accuracy": 1.0, "personal.loss": 0.1},
+        "x": {"num-samples": 0},
+    },
+    "not-tested": {"y": "error 2: boom"},
+}
+
+
+def test_result():
+    result = result_of(CONFIG, ["2", "10", "x", "y", "gone"], EVENT)
+    assert {key: result[key] for key in ("strategy", "task", "seed", "rounds")} == {"strategy": "fedavg", "task": "digits", "seed": 1, "rounds": 7}
+    assert result["mean-test-accuracy"] == pytest.approx({"global": 0.7, "personal": 0.8})
+    mean = result["models"]["global"]["mean"]
+    assert mean == pytest.approx({"accuracy": 0.7, "accuracy-weighted": 0.8, "loss": 1.5, "loss-weighted": 1.75})
+    assert result["models"]["personal"]["clients"]["10"] == {"accuracy": 1.0, "loss": 0.1}
+    assert result["not-tested"] == {"y": "error 2: boom", "gone": "not connected"}
+    assert json.loads(json.dumps(result)) == result
+
+
+def test_regression_has_no_accuracy():
+    event = {"round": 1, "evaluate": {"a": {"num-samples": 3, "personal.loss": 0.5, "personal.r2": 0.7}}, "not-tested": {}}
+    result = result_of(CONFIG, ["a"], event)
+    assert result["mean-test-accuracy"] == {} and result["models"]["personal"]["mean"]["r2"] == 0.7
+
+
+def test_the_directory_of_a_whole_run(tmp_path):
+    directory = RunDirectory(tmp_path, CONFIG)
+    assert json.loads((tmp_path / "config.json").read_text()) == CONFIG
+    directory.started({name: Hello(name, "c", 2, 1, 1, 1) for name in ("2", "10")})
+    directory.round_ended({"round": 6}, state(6))
+    directory.round_ended(EVENT, state(7))
+    result = directory.finish()
+    assert json.loads((tmp_path / "result.json").read_text()) == result and result["clients"] == ["2", "10"]
+    assert [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()] == [{"round": 6}, EVENT]
+    assert {p.name for p in tmp_path.iterdir()} == {"config.json", "events.jsonl", "result.json", "checkpoint", "checkpoint.previous"}
+
+
+def test_a_run_that_could_not_be_tested_has_no_result(tmp_path):
+    directory = RunDirectory(tmp_path, CONFIG)
+    directory.started({"a": Hello("a", "c", 1, 1, 1, 1)})
+    directory.round_ended({"round": 1, "evaluate": {}, "not-tested": {"a": "error 5: gone"}}, state(1))
+    with pytest.raises(RunFailed, match=r"round 1: no client could be tested\. a: error 5: gone"):
+        directory.finish()
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_json_files_are_whole(tmp_path, monkeypatch):
+    write_json(tmp_path / "a.json", {"x": 1})
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_json(tmp_path / "a.json", {"x": 2})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1} and len(list(tmp_path.iterdir())) == 1
