@@ -58,7 +58,8 @@ class RunProgress(Observer):
         self.bar.update(self.task, completed=round(server_round - 1 + share, 2), doing=doing)
 
     def finished(self, server_round: int) -> None:
-        self.bar.update(self.task, completed=server_round, doing="")
+        doing = f"round {server_round + 1} now" if server_round < self.rounds else "done"
+        self.bar.update(self.task, completed=server_round, doing=doing)
 
     def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         self.finished(event["round"])

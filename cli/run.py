@@ -29,6 +29,8 @@ def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
     number = number_of_clients(spec, settings.partition, settings.num_clients)
     config["num-clients"] = number
     config["data-root"] = str(Path(settings.data_root).absolute())
+    if settings.model.endswith(".py"):
+        config["model"] = str(Path(settings.model).absolute())
     partitioned(RunConfig.parse(split_sections(config)[0]), number)
     return config
 
