@@ -12,6 +12,7 @@ from rich.table import Table
 from cli.progress import RunProgress, quiet_flower
 from cli.simulation import SimulationGrid, Workers
 from client.data import partitioned
+from client.participant import pick_device
 from server.app import checked_config, run
 from server.rundir import new_run_dir
 from tasks.datasets import load_dataset
@@ -27,6 +28,7 @@ def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
     spec = task_spec(settings.task, settings.classes, settings.input_shape)
     number = number_of_clients(spec, settings.partition, settings.num_clients)
     config["num-clients"] = number
+    pick_device(settings.device)
     config["data-root"] = str(Path(settings.data_root).absolute())
     partitioned(RunConfig.parse(split_sections(config)[0]), number)
     return config

@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -17,9 +18,11 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from strategies.federation import RunFailed
 from wire.config import Value
 
 WAIT_SECONDS = 0.2
+DEAD_WORKER = "a worker process was killed, perhaps for want of memory; try fewer --workers or a smaller model"
 
 
 class Workers:
@@ -32,7 +35,10 @@ class Workers:
 
     def submit(self, message: Message, context: Context) -> "Future[Message]":
         if self.pool:
-            return self.pool.submit(_answer, message, context)
+            try:
+                return self.pool.submit(_answer, message, context)
+            except BrokenProcessPool:
+                raise RunFailed(DEAD_WORKER) from None
         future: Future[Message] = Future()
         future.set_result(_answer(message, context))
         return future
@@ -104,7 +110,10 @@ class SimulationGrid(Grid):
         done, _ = wait(asked, timeout=WAIT_SECONDS, return_when=FIRST_COMPLETED)
         for future in done:
             del self.futures[asked[future]]
-        return [future.result() for future in done]
+        try:
+            return [future.result() for future in done]
+        except BrokenProcessPool:
+            raise RunFailed(DEAD_WORKER) from None
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         waiting = set(self.push_messages(messages))
