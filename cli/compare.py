@@ -1,6 +1,5 @@
-"""`coterie compare`: several methods and seeds on the same data, one table."""
+"""`coterie compare`: several methods and seeds on the same data, one table; or a preset, one table per cell."""
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,46 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from cli.presets import PRESETS, Preset
 from cli.run import default_workers, prepare, simulate
 from cli.simulation import Workers
 from server.rundir import new_run_dir, write_json
 from strategies.registry import METHODS
 from wire.config import ConfigError, Value, choose
+
+DEFAULT_STRATEGIES, DEFAULT_SEEDS = "local,fedavg,fedper", "1"
+Run = tuple[str, str, int, dict[str, Value]]  # cell, strategy, seed, configuration
+
+
+def compare_command(
+    values: Mapping[str, Value], strategies: str | None, seeds: str | None, preset_name: str, quick: bool, workers: int | None
+) -> None:
+    preset = PRESETS[choose("preset", preset_name, list(PRESETS))] if preset_name else None
+    if quick and not preset:
+        raise ConfigError("--quick: is for presets; add --preset NAME")
+    if preset:
+        values = {**preset.values, **(preset.quick if quick else {}), **values}
+        strategies, seeds = strategies or preset.strategies, seeds or ("1" if quick else preset.seeds)
+    names = [choose("strategies", name, list(METHODS)) for name in parse_list("strategies", strategies or DEFAULT_STRATEGIES)]
+    numbers = parse_seeds(seeds or DEFAULT_SEEDS)
+    cells = preset.cells if preset else {"": {}}
+    runs: list[Run] = [
+        (cell, name, seed, prepare({**values, **different, "strategy": name, "seed": seed}))
+        for cell, different in cells.items() for name in names for seed in numbers
+    ]
+    console = Console(stderr=True)
+    pool = Workers(default_workers() if workers is None else workers)
+    try:
+        base = new_run_dir({**runs[0][3], "strategy": preset_name or "compare"})
+        rows = {cell: summarise(names, _all_of(cell, runs, base, pool, console)) for cell in cells}
+    finally:
+        pool.close()
+    task = str(runs[0][3]["task"])
+    write_json(base / "comparison.json", {"task": task, "seeds": numbers, "rows": rows if preset else rows[""]})
+    for cell in cells:
+        paper = _paper_column(preset, task, cell) if preset else {}
+        Console().print(comparison_table(rows[cell], f"{task}, {cell}" if cell else task, numbers, paper, preset))
+    console.print(f"run directory: {base}", highlight=False, soft_wrap=True)
 
 
 def parse_list(key: str, text: str) -> list[str]:
@@ -23,30 +57,20 @@ def parse_list(key: str, text: str) -> list[str]:
     return list(dict.fromkeys(items))
 
 
-def compare_command(values: Mapping[str, Value], strategies: str, seeds: str, workers: int | None) -> None:
-    names = [choose("strategies", name, list(METHODS)) for name in parse_list("strategies", strategies)]
-    numbers = []
-    for seed in parse_list("seeds", seeds):
-        if not seed.isdecimal():
-            raise ConfigError(f"seeds = {seeds!r}: write whole numbers separated by commas, for example 1,2,3")
-        numbers.append(int(seed))
-    runs = [(name, seed, prepare({**values, "strategy": name, "seed": seed})) for name in names for seed in numbers]
-    console = Console(stderr=True)
-    pool = Workers(default_workers() if workers is None else workers)
-    try:
-        base = new_run_dir({**runs[0][2], "strategy": "compare"})
-        results = [_one(base, name, seed, config, pool, console) for name, seed, config in runs]
-    finally:
-        pool.close()
-    rows = summarise(names, results)
-    write_json(base / "comparison.json", {"task": runs[0][2]["task"], "seeds": numbers, "rows": rows})
-    Console().print(comparison_table(rows, str(runs[0][2]["task"]), numbers))
-    console.print(f"run directory: {base}", highlight=False, soft_wrap=True)
+def parse_seeds(text: str) -> list[int]:
+    items = parse_list("seeds", text)
+    if not all(item.isdecimal() for item in items):
+        raise ConfigError(f"seeds = {text!r}: write whole numbers separated by commas, for example 1,2,3")
+    return [int(item) for item in items]
 
 
-def _one(base: Path, name: str, seed: int, config: Mapping[str, Value], pool: Workers, console: Console) -> dict[str, Any]:
-    run_dir = new_run_dir({**config, "run-dir": str(base / f"{name}-seed{seed}")})
-    return simulate({**config, "run-dir": str(run_dir)}, run_dir, pool, console, f"{name}, seed {seed}")
+def _all_of(cell: str, runs: Sequence[Run], base: Path, pool: Workers, console: Console) -> list[dict[str, Any]]:
+    results = []
+    for _, name, seed, config in (run for run in runs if run[0] == cell):
+        run_dir = new_run_dir({**config, "run-dir": str(base / cell / f"{name}-seed{seed}")})
+        title = f"{name}, seed {seed}" + (f", {cell}" if cell else "")
+        results.append(simulate({**config, "run-dir": str(run_dir)}, run_dir, pool, console, title))
+    return results
 
 
 def summarise(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -58,41 +82,57 @@ def summarise(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> lis
         for kind, metrics in mine[0]["models"].items():
             for metric in metrics["mean"]:
                 row[f"{kind}.{metric}"] = _spread([result["models"][kind]["mean"][metric] for result in mine])
-            worst = "accuracy" if "accuracy" in metrics["mean"] else "loss"
-            pick = min if worst == "accuracy" else max
-            row[f"{kind}.worst-{worst}"] = _spread(
-                [pick(client[worst] for client in result["models"][kind]["clients"].values() if worst in client) for result in mine]
-            )
+            worst, pick = ("accuracy", min) if "accuracy" in metrics["mean"] else ("loss", max)
+            row[f"{kind}.worst-{worst}"] = _spread([pick(_values_of(result, kind, worst)) for result in mine])
+        correlations = [result["correlation-with-label-overlap"] for result in mine]
+        for matrix in correlations[0]:
+            row[f"{matrix}-overlap-correlation"] = _spread([found[matrix] for found in correlations if matrix in found])
         rows.append(row)
     return rows
+
+
+def _values_of(result: Mapping[str, Any], kind: str, metric: str) -> list[float]:
+    return [client[metric] for client in result["models"][kind]["clients"].values() if metric in client]
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
 
 
-def comparison_table(rows: Sequence[Mapping[str, Any]], task: str, seeds: Sequence[int]) -> Table:
+def _paper_column(preset: Preset, task: str, cell: str) -> dict[str, float]:
+    return {name: value for (where, which, name), value in preset.paper.items() if (where, which) == (task, cell)}
+
+
+def comparison_table(
+    rows: Sequence[Mapping[str, Any]], where: str, seeds: Sequence[int], paper: Mapping[str, float], preset: Preset | None
+) -> Table:
     metric = "accuracy" if any("personal.accuracy" in row for row in rows) else "loss"
+    scale = 100 if metric == "accuracy" else 1
     seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± std over seeds {', '.join(map(str, seeds))}"
-    table = Table(title=f"Test {metric} on {task}, {seed_text}")
-    table.add_column("strategy")
+    table = Table(title=f"Test {metric} on {where}, {seed_text}")
     columns = {
         f"personal.{metric}": "personal",
         f"personal.{metric}-weighted": "by samples",
         f"personal.worst-{metric}": "worst client",
         f"global.{metric}": "global",
     }
-    for title in columns.values():
-        table.add_column(title, justify="right")
+    correlations = sorted({key for row in rows for key in row if key.endswith("-overlap-correlation")})
+    for title in ["strategy", *columns.values(), *[f"{key.split('-')[0]} ~ overlap" for key in correlations]]:
+        table.add_column(title, justify="left" if title == "strategy" else "right")
+    if paper:
+        table.add_column("paper (by samples)" if preset and preset.metric.endswith("weighted") else "paper", justify="right")
+        table.caption = f"paper: {preset.source if preset else ''}"
     table.add_column("seconds", justify="right")
     for row in rows:
-        table.add_row(row["strategy"], *[_cell(row.get(key), metric, len(seeds)) for key in columns], f"{row['seconds']:.1f}")
+        cells = [_cell(row.get(key), scale, len(seeds)) for key in columns]
+        cells += [_cell(row.get(key), 1, len(seeds)) for key in correlations]
+        cells += [f"{paper[row['strategy']]:.2f}" if row["strategy"] in paper else "-"] if paper else []
+        table.add_row(row["strategy"], *cells, f"{row['seconds']:.1f}")
     return table
 
 
-def _cell(value: Mapping[str, float] | None, metric: str, seeds: int) -> str:
+def _cell(value: Mapping[str, float] | None, scale: int, seeds: int) -> str:
     if value is None:
         return "-"
-    scale = 100 if metric == "accuracy" else 1
     text = f"{value['mean'] * scale:.2f}"
     return f"{text} ± {value['std'] * scale:.2f}" if seeds > 1 else text

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from cli.compare import DEFAULT_SEEDS, DEFAULT_STRATEGIES
 from cli.options import config_options, given_values
+from cli.presets import PRESETS
 from server.app import USER_ERRORS
 
 WORKERS_HELP = "Worker processes; results do not depend on it. 0: all in this process. Default: one per core."
@@ -23,16 +25,40 @@ def run(settings: tuple[str, ...], workers: int | None, **options: Any) -> None:
     run_command(given_values(options, settings), workers)
 
 
-def compare(settings: tuple[str, ...], workers: int | None, strategies: str, seeds: str, **options: Any) -> None:
+def compare(
+    settings: tuple[str, ...],
+    workers: int | None,
+    strategies: str | None,
+    seeds: str | None,
+    preset: str,
+    quick: bool,
+    **options: Any,
+) -> None:
     from cli.compare import compare_command
 
-    compare_command(given_values(options, settings), strategies, seeds, workers)
+    compare_command(given_values(options, settings), strategies, seeds, preset, quick, workers)
 
 
 def data(settings: tuple[str, ...], plot: str, **options: Any) -> None:
     from cli.data import data_command
 
     data_command(given_values(options, settings), plot)
+
+
+def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | None, **options: Any) -> None:
+    from cli.up import up_command
+
+    up_command(given_values(options, settings), control_port, fleet_port)
+
+
+def keys(directory: str, clients: int | None, names: str, server_names: str) -> None:
+    from cli.keys import keys_command
+
+    keys_command(directory, clients, names, server_names)
+
+
+def _port(name: str, text: str) -> click.Parameter:
+    return TyperOption(param_decls=[f"--{name}"], type=click.IntRange(1, 65535), metavar="N", help=text, rich_help_panel="Places")
 
 
 class Stopped(Exception):
@@ -72,9 +98,12 @@ Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`"""
         "compare": _command(
             "compare", compare,
             [
-                TyperOption(param_decls=["--strategies"], default="local,fedavg,fedper", show_default=True, metavar="A,B,...",
+                TyperOption(param_decls=["--preset"], default="", show_default=False, metavar="NAME",
+                            help=f"An experiment of a paper, beside its numbers: {', '.join(PRESETS)}.", rich_help_panel="What to run"),
+                TyperOption(param_decls=["--quick"], is_flag=True, help="A short form of the preset.", rich_help_panel="What to run"),
+                TyperOption(param_decls=["--strategies"], default=None, show_default=DEFAULT_STRATEGIES, metavar="A,B,...",
                             help="The methods to compare.", rich_help_panel="What to run"),
-                TyperOption(param_decls=["--seeds"], default="1", show_default=True, metavar="N,N,...",
+                TyperOption(param_decls=["--seeds"], default=None, show_default=DEFAULT_SEEDS, metavar="N,N,...",
                             help="Every method runs once with each; the table has mean and standard deviation.",
                             rich_help_panel="What to run"),
                 *config_options(leave_out=("strategy", "seed")), _workers(),
@@ -82,6 +111,34 @@ Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`"""
             """Run several methods on the same data and print one table.
 
 Example: `coterie compare --strategies local,fedavg,fedper --task digits --seeds 1,2,3`""",
+        ),
+        "up": _command(
+            "up", up,
+            [
+                TyperOption(param_decls=["--clients", "--num-clients", "num_clients"], type=click.IntRange(min=1), default=4,
+                            show_default=True, metavar="N", help="How many clients to start.", rich_help_panel="Data"),
+                *config_options(leave_out=("num-clients",)),
+                _port("control-port", "Where runs are submitted, on this machine only. Default: a free one."),
+                _port("fleet-port", "Where clients connect, over gRPC with TLS. Default: a free one."),
+            ],
+            """Run one method as real processes on this machine: a server and clients, over gRPC with TLS and client keys.
+
+All processes end with the run, and with Ctrl-C. Certificates, logs and what the clients keep are in the run directory.
+
+Example: `coterie up --clients 4 --strategy fedper --task digits --num-server-rounds 3`""",
+        ),
+        "keys": _command(
+            "keys", keys,
+            [
+                TyperArgument(param_decls=["directory"], metavar="DIR", help="Where to put them; what is there already is kept."),
+                TyperOption(param_decls=["--clients"], type=click.IntRange(min=1), metavar="N", help="Clients called 0, 1, ..., N-1."),
+                TyperOption(param_decls=["--names"], default="", show_default=False, metavar="A,B,...", help="Or clients with these names."),
+                TyperOption(param_decls=["--server-names"], default="", show_default=False, metavar="HOST,IP,...",
+                            help="Names and addresses under which clients reach the server, beside localhost and 127.0.0.1."),
+            ],
+            """Make a certificate authority, the server's certificate, and a key pair for each client.
+
+Example: `coterie keys keys --names ward-7,ward-8 --server-names fl.example.org,10.0.0.5`""",
         ),
         "data": _command(
             "data", data,

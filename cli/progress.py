@@ -57,8 +57,11 @@ class RunProgress(Observer):
         doing = f"{phase} {done}/{total} clients"
         self.bar.update(self.task, completed=round(server_round - 1 + share, 2), doing=doing)
 
+    def finished(self, server_round: int) -> None:
+        self.bar.update(self.task, completed=server_round, doing="")
+
     def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        self.bar.update(self.task, completed=event["round"])
+        self.finished(event["round"])
         if not self.console.is_terminal:
             mean = event.get("mean", {})
             shown = ", ".join(f"{name} {mean[name]:.4f}" for name in ("global.accuracy", "personal.accuracy", "personal.loss") if name in mean)

@@ -15,6 +15,7 @@ from client.data import partitioned
 from client.participant import pick_device
 from server.app import checked_config, run
 from server.rundir import new_run_dir
+from tasks.chart import label_overlap, label_table
 from tasks.datasets import load_dataset
 from tasks.own import describe
 from tasks.resolve import number_of_clients, task_spec
@@ -60,9 +61,13 @@ def simulate(config: Mapping[str, Value], run_dir: Path, workers: Workers, conso
     """All rounds, with progress; the result, and beside it the seconds it took."""
     quiet_flower(console)
     grid = SimulationGrid(workers, int(config["num-clients"]), config, str(run_dir))
+    dataset, parts = partitioned(RunConfig.parse(split_sections(config)[0]), int(config["num-clients"]))
+    overlap = None
+    if dataset.num_classes:
+        overlap = ([str(i) for i in range(len(parts))], label_overlap(label_table(dataset, parts)))
     started = time.monotonic()
     with RunProgress(console, title, int(config["num-server-rounds"])) as progress:
-        result = run(grid, config, run_dir, [progress])
+        result = run(grid, config, run_dir, [progress], overlap)
     return result | {"seconds": time.monotonic() - started}
 
 
@@ -80,14 +85,15 @@ def run_command(values: Mapping[str, Value], workers: int | None) -> None:
 
 
 def result_table(result: Mapping[str, Any]) -> Table:
-    """One row for each kind of model."""
+    """Two rows for each kind of model: the plain mean over clients, and the mean weighted by test samples."""
     table = Table(title=f"{result['strategy']} on {result['task']}, {result['rounds']} rounds, seed {result['seed']}")
     names = [name for name in next(iter(result["models"].values()))["mean"] if not name.endswith("-weighted")]
     table.add_column("model")
+    table.add_column("mean")
     for name in names:
-        table.add_column(name, justify="right")
-        table.add_column("by samples", justify="right", style="dim")
+        table.add_column(name.replace("-", " "), justify="right")
     for kind, values in result["models"].items():
         mean = values["mean"]
-        table.add_row(kind, *[f"{mean[key]:.4f}" for name in names for key in (name, f"{name}-weighted")])
+        table.add_row(kind, "over clients", *[f"{mean[name]:.4f}" for name in names])
+        table.add_row("", "by samples", *[f"{mean[name + '-weighted']:.4f}" for name in names])
     return table

@@ -1,6 +1,5 @@
 """Which samples are mine: a partition of the task's data set, or the data that the node configuration names."""
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,31 +51,23 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
 
 
 def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tuple[Dataset, list[np.ndarray]]:
-    """The task's data set and the sample indices of every client; kept in memory, and with `cache` on disk."""
+    """The task's data set and the sample indices of every client; kept in memory, and with `cache` also on disk."""
     c = config
-    source = (c.task, c.data_root, c.data, c.classes, c.input_shape)
-    kind = partition_kind(task_spec(c.task, c.classes, c.input_shape), c.partition)
-    return _partitioned(source, num_partitions, kind, c.seed, (c.dirichlet_alpha, c.labels_per_client, c.shards_per_client), cache)
+    dataset = load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
+    settings = {
+        "kind": partition_kind(task_spec(c.task, c.classes, c.input_shape), c.partition),
+        "seed": derive_seed(c.seed, "partition"),
+        "dirichlet_alpha": c.dirichlet_alpha,
+        "labels_per_client": c.labels_per_client,
+        "shards_per_client": c.shards_per_client,
+    }
+    key = (id(dataset), num_partitions, *settings.values())
+    if key not in _partitions:
+        _partitions[key] = cached_partition(dataset, num_partitions, cache=Path(cache) if cache else None, **settings)
+    return dataset, _partitions[key]
 
 
-@functools.lru_cache(maxsize=8)
-def _partitioned(
-    source: tuple[str, ...], num_clients: int, kind: str, seed: int, settings: tuple[float, int, int], cache: str
-) -> tuple[Dataset, list[np.ndarray]]:
-    task, data_root, data, classes, input_shape = source
-    dataset = load_dataset(task, data_root, data=data, classes=classes, input_shape=input_shape)
-    alpha, labels, shards = settings
-    parts = cached_partition(
-        dataset,
-        num_clients,
-        kind=kind,
-        seed=derive_seed(seed, "partition"),
-        dirichlet_alpha=alpha,
-        labels_per_client=labels,
-        shards_per_client=shards,
-        cache=Path(cache) if cache else None,
-    )
-    return dataset, parts
+_partitions: dict[tuple[Any, ...], list[np.ndarray]] = {}  # by data set (kept by load_dataset) and settings
 
 
 def _split(dataset: Dataset, indices: np.ndarray, config: RunConfig, name: str) -> Split:

@@ -1,7 +1,8 @@
 """The ServerApp: reads the configuration, makes the method, runs the rounds, writes the run directory."""
 
+import logging
 from collections.abc import Mapping, Sequence
-from logging import ERROR, INFO
+from logging import INFO
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
-from server.rundir import RunDirectory, new_run_dir
+from server.matrices import PairMatrix, write_matrices
+from server.roundlog import RoundLog
+from server.rundir import RunDirectory, new_run_dir, write_json
 from strategies.federation import RunFailed
 from strategies.observer import Observer
 from strategies.registry import METHODS, parse_config
@@ -28,15 +31,20 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    try:
-        config = checked_config(context.run_config)
-        path = new_run_dir(config)
-        log(INFO, "run directory: %s", path)
-        result = run(grid, config, path)
-    except (*USER_ERRORS, OSError) as error:
-        log(ERROR, "%s", error)
-        raise SystemExit(1) from None
+    logging.getLogger("flwr").addFilter(one_line_errors)
+    config = checked_config(context.run_config)
+    path = new_run_dir(config)
+    log(INFO, "run directory: %s", path)
+    result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
     log(INFO, "mean test accuracy: %s", result["mean-test-accuracy"])
+
+
+def one_line_errors(record: logging.LogRecord) -> bool:
+    """A log filter: Flower reports what a ServerApp raises with its stack, of which a user's mistake needs the message only."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, (*USER_ERRORS, OSError)):
+        record.msg, record.args, record.exc_info = "%s", (str(error),), None
+    return True
 
 
 def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
@@ -50,14 +58,24 @@ def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
     return checked
 
 
-def run(grid: Grid, values: Mapping[str, Value], run_dir: Path, observers: Sequence[Observer] = ()) -> dict[str, Any]:
-    """All rounds of a run; its result."""
+def run(
+    grid: Grid,
+    values: Mapping[str, Value],
+    run_dir: Path,
+    observers: Sequence[Observer] = (),
+    label_overlap: PairMatrix | None = None,
+) -> dict[str, Any]:
+    """All rounds of a run; its result. `label_overlap` is the truth about pairs of clients, which only a simulation knows."""
     config, settings = parse_config(values)
     directory = RunDirectory(run_dir, values)
     layout = initial_layout(config)
+    config = config.model_copy(update={"run_dir": str(run_dir)})
     method = METHODS[config.strategy](config, settings[config.strategy], layout, [directory, *observers])
     method.start(grid, pack(layout.parts), num_rounds=config.num_server_rounds, timeout=config.round_timeout)
-    return directory.finish()
+    correlations = write_matrices(run_dir, method.matrices(), label_overlap)
+    if correlations:
+        write_json(run_dir / "truth.json", {"correlation-with-label-overlap": correlations})
+    return directory.finish() | {"correlation-with-label-overlap": correlations}
 
 
 def initial_layout(config: RunConfig) -> Layout:
@@ -67,4 +85,5 @@ def initial_layout(config: RunConfig) -> Layout:
         model_name(spec, config.model), spec.input_shape, spec.num_outputs,
         seed=derive_seed(config.seed, "model"), buffers=config.buffers,
     )
-    return Layout(network.dump(), network.variances())
+    classes, features = network.classifier.weight.shape
+    return Layout(network.dump(), network.variances(), (classes, features))

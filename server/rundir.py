@@ -5,6 +5,7 @@
     checkpoint/      the method's state after the last round; `checkpoint.previous/` the one before
     result.json      what the run came to
     models/          in a simulation: every client's personal model
+    keys/ logs/ clients/   as real processes (cli/up.py): certificates, logs, what each client keeps
 
 Files appear whole or not at all; a line that does not fit on the disk is taken back.
 """
@@ -28,6 +29,8 @@ from tasks.files import write_atomically
 from wire.config import ConfigError, Value
 from wire.messages import Hello
 
+PREPARED = ("clients", "keys", "logs")  # what `coterie up` makes in a new run directory before the server starts
+
 
 def new_run_dir(config: Mapping[str, Value]) -> Path:
     """Make the directory that `run-dir` names, or one under runs/; an existing one is never touched."""
@@ -39,6 +42,8 @@ def new_run_dir(config: Mapping[str, Value]) -> Path:
             path.mkdir(parents=True)
             break
         except FileExistsError:
+            if path.is_dir() and sorted(entry.name for entry in path.iterdir()) == sorted(PREPARED):
+                break
             if name or not path.is_dir():
                 raise ConfigError(f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed") from None
             path = Path(f"{stem}-{number}").absolute()  # another run began in the same second

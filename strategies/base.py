@@ -26,6 +26,7 @@ from wire.fingerprint import fingerprint
 from wire.messages import EVALUATE, TRAIN, Parts, pack, unpack
 from wire.randomness import generator
 
+WAVE_BYTES = 512 * 2**20  # of models in flight while clients are tested
 Metrics = dict[str, float]
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Method(Strategy):
     version: ClassVar[int] = 1
     settings_class: ClassVar[type[Settings]] = NoSettings
     train_type: ClassVar[str] = TRAIN
-    kinds: ClassVar[tuple[str, ...]] = ("global", "personal")  # the kinds of model that are tested
+    kinds: tuple[str, ...] = ("global", "personal")  # the kinds of model that are tested
 
     def __init__(self, config: RunConfig, settings: Any, layout: Layout, observers: Sequence[Observer] = ()) -> None:
         self.config = config
@@ -67,6 +68,13 @@ class Method(Strategy):
     @abstractmethod
     def evaluate_content(self, client: str, server_round: int) -> RecordDict:
         """What this client needs to make and test its models."""
+
+    def prepare(self, server_round: int, clients: list[str]) -> None:
+        """Before the messages to these clients are made: what is better done for all of them at once."""
+
+    def matrices(self) -> dict[str, tuple[list[str], np.ndarray]]:
+        """What the method found out about pairs of clients: name -> (clients, a value for each pair)."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """All that a restarted server needs: `arrays` of numpy, `values` that fit into JSON."""
@@ -185,9 +193,21 @@ class Method(Strategy):
         )
 
     def _evaluate(self, server_round: int, config: ConfigRecord, timeout: float) -> MetricRecord:
+        """All clients, in waves: messages with a model for each of a thousand clients would not fit into memory at once."""
         started = time.monotonic()
-        messages = self.configure_evaluate(server_round, ArrayRecord(), config, self.federation.grid)
-        replies, self.event["not-tested"] = self.federation.exchange(messages, timeout, self._progress(server_round, "evaluate"))
+        size = sum(part.nbytes for part in self.layout.parts.values())
+        step = max(8, WAVE_BYTES // max(size, 1))
+        clients = self.federation.clients
+        tell = self._progress(server_round, "evaluate")
+        replies: list[Message] = []
+        self.event["not-tested"] = {}
+        for start in range(0, len(clients), step):
+            messages = self._messages(EVALUATE, clients[start : start + step], self.evaluate_content, server_round)
+            answers, silent = self.federation.exchange(
+                messages, timeout, lambda done, _, before=start: tell(before + done, len(clients))
+            )
+            replies += answers
+            self.event["not-tested"] |= silent
         metrics = self.aggregate_evaluate(server_round, replies)
         for name, reason in self.event["not-tested"].items():
             log(WARNING, "round %d: client %s could not be tested: %s", server_round, name, reason)
@@ -198,6 +218,7 @@ class Method(Strategy):
     def _messages(
         self, kind: str, clients: list[str], content: Callable[[str, int], RecordDict], server_round: int
     ) -> list[Message]:
+        self.prepare(server_round, clients)
         return [self.federation.message(name, kind, content(name, server_round), server_round) for name in clients]
 
     def _sort_out(self, replies: Iterable[Message], check: Callable[[Message], T]) -> tuple[dict[str, T], dict[str, str]]:

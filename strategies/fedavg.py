@@ -39,8 +39,11 @@ class FedAvg(Method):
         return 0
 
     def train_content(self, client: str, server_round: int) -> RecordDict:
+        return content(self.train_order(server_round), self.packed(self.uploads()))
+
+    def train_order(self, server_round: int) -> TrainOrder:
         phases = self.phases()
-        order = TrainOrder(
+        return TrainOrder(
             round=server_round,
             phase_parts=tuple("+".join(parts) for parts, _ in phases),
             phase_epochs=tuple(epochs for _, epochs in phases),
@@ -48,7 +51,6 @@ class FedAvg(Method):
             keep=self.kept(),
             proximal_mu=self.proximal_mu(),
         )
-        return content(order, self.packed(self.uploads()))
 
     def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
         weights = sample_weights(updates.values())

@@ -100,18 +100,14 @@ class Federation:
     ) -> tuple[list[Message], dict[str, str]]:
         """Send, and wait for the replies: (replies, reason for each client that gave none)."""
         names = {node: name for name, node in self._node_of.items()}
-        self._name_of_reply = {}
-        replies = []
-        for node, reply in self._send(messages, timeout, progress):
-            self._name_of_reply[reply.metadata.reply_to_message_id] = names[node]
-            replies.append(reply)
-        answered = set(self._name_of_reply.values())
-        silent = [names[m.metadata.dst_node_id] for m in messages if names[m.metadata.dst_node_id] not in answered]
-        return replies, {name: f"no answer within {timeout:g} seconds" for name in silent}
+        answers = self._send(messages, timeout, progress)
+        self._name_of_reply |= {reply.metadata.reply_to_message_id: names[node] for node, reply in answers}
+        silent = {m.metadata.dst_node_id for m in messages} - {node for node, _ in answers}
+        return [reply for _, reply in answers], {names[node]: f"no answer within {timeout:g} seconds" for node in silent}
 
     def by_name(self, replies: Iterable[Message]) -> dict[str, Message]:
-        """Replies of the last exchange by client, in a stable order: sums must not depend on who was first."""
-        named = {self._name_of_reply[reply.metadata.reply_to_message_id]: reply for reply in replies}
+        """Replies by client, once, in a stable order: sums must not depend on who was first."""
+        named = {self._name_of_reply.pop(reply.metadata.reply_to_message_id): reply for reply in replies}
         return {name: named[name] for name in sorted(named, key=name_order)}
 
     def sizes(self, messages: list[Message]) -> dict[str, int]:

@@ -12,10 +12,11 @@ from strategies.fedper import FedPer
 from strategies.fedprox import FedProx
 from strategies.fedrep import FedRep
 from strategies.local import Local
+from strategies.pfedsim import PFedSim
 from wire.config import ConfigError, RunConfig, Settings, Value, choose, split_sections
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo)
+    method.name: method for method in (Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo, PFedSim)
 }
 
 

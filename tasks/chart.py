@@ -22,6 +22,12 @@ def label_table(dataset: Dataset, parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.array([np.bincount(dataset.y[part], minlength=dataset.num_classes) for part in parts])
 
 
+def label_overlap(table: np.ndarray) -> np.ndarray:
+    """How much of their labels two clients share, sum over labels of the smaller share: 0 none, 1 the same mixture."""
+    shares = table / table.sum(axis=1, keepdims=True)
+    return np.array([np.minimum(own, shares).sum(axis=1) for own in shares])
+
+
 def summary_rows(
     table: np.ndarray, client_names: Sequence[str], label_names: Sequence[str]
 ) -> list[tuple[str, str, str]]:

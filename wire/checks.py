@@ -1,5 +1,6 @@
 """A reply is data from a stranger: nothing of it is used before it passed these checks."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from wire.messages import METRICS, MODEL, ORDER, Hello, Parts, size_in_bytes
 
 LARGEST_COUNT = 10**9
+RAISED = re.compile(r"<class '[\w.]+'>:<'(.*)'>$")  # how Flower reports what a ClientApp raised
 LARGEST_METRIC = 1e100  # sums of such numbers are still finite
 
 
@@ -22,6 +24,7 @@ class Layout:
 
     parts: Parts
     variances: np.ndarray
+    classifier_shape: tuple[int, int]  # (classes, features): the classifier's weights come first, its biases after them
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,10 @@ def _records(reply: Message) -> RecordDict:
 
 def _last_line(reason: str | None) -> str:
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
+    if not lines:
+        return "no reason given"
+    raised = RAISED.search(lines[-1])
+    return raised[1] if raised else lines[-1]
 
 
 def _parts(records: RecordDict, layout: Layout, names: tuple[str, ...]) -> Parts:

@@ -31,9 +31,10 @@ class Settings(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], prefix: str = "") -> Self:
-        unknown = [key for key in values if key not in cls.keys()]
-        if unknown:
-            raise ConfigError(_unknown(prefix + unknown[0], [prefix + key for key in cls.keys()]))
+        keys = cls.keys()
+        for key in values:
+            if key not in keys:
+                raise ConfigError(_unknown(prefix + key, [prefix + known for known in keys]))
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:

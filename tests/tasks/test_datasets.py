@@ -7,6 +7,7 @@ import functools
 import gzip
 import hashlib
 import http.server
+import importlib
 import os
 import pickle
 import socket
@@ -140,6 +141,9 @@ def test_an_npz_under_the_root_is_found(task, tmp_path):
     data = load_dataset(task, tmp_path, download=False)
     check_spec(task, data)
     assert same(data, arrays) and data.x.flags.c_contiguous
+    published = {"mnist": (33.318, 78.567), "fashion-mnist": (72.940, 90.021), "cifar10": (125.307, 62.993)}
+    if task in published:  # of the first channel, over the published training set
+        assert (data.mean[0], data.std[0]) == pytest.approx(published[task], abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -319,6 +323,23 @@ def test_a_silent_server_is_given_up_in_seconds(tmp_path, monkeypatch):
             load_dataset("mnist", tmp_path / "root")
         assert time.monotonic() - start < 3
     assert not (tmp_path / "root").exists()
+
+
+def test_a_lookup_of_names_that_hangs_is_given_up_in_seconds(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "PROBE_SECONDS", 0.2)
+    end = threading.Event()
+
+    def hang(*_, **__):
+        end.wait(20)
+        raise OSError("no answer")
+
+    monkeypatch.setattr("urllib.request.urlopen", hang)
+    importlib.import_module("tasks.vision")
+    start = time.monotonic()
+    with pytest.raises(DataError, match="cannot be reached"):
+        load_dataset("cifar100", tmp_path)
+    assert time.monotonic() - start < 3
+    end.set()
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

@@ -40,7 +40,13 @@ def test_a_table_with_owners_and_constants(tmp_path):
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
-    [((5, 8, 6), (1, 8, 6)), ((5, 8, 6, 3), (3, 8, 6)), ((5, 3, 8, 6), (3, 8, 6)), ((5, 7), (7,))],
+    [
+        ((5, 8, 6), (1, 8, 6)),
+        ((5, 8, 6, 3), (3, 8, 6)),
+        ((5, 3, 8, 6), (3, 8, 6)),
+        ((5, 3, 8, 3), (3, 8, 3)),
+        ((5, 7), (7,)),
+    ],
 )
 def test_images_may_have_their_channels_first_last_or_not_at_all(shape, expected, tmp_path):
     x = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
@@ -50,6 +56,7 @@ def test_images_may_have_their_channels_first_last_or_not_at_all(shape, expected
     if shape == (5, 8, 6, 3):
         assert data.x[4, 2, 7, 5] == x[4, 7, 5, 2]
     assert set(data.mean) == ({127.5} if len(expected) == 3 else {0.0})
+    assert set(data.std) == ({127.5} if len(expected) == 3 else {1.0})
 
 
 def test_real_numbers_are_regression(tmp_path):
@@ -186,7 +193,7 @@ def test_a_csv_without_names_has_its_label_last(tmp_path):
 
 
 def test_the_label_column_and_the_owner_column_are_found_by_name(tmp_path):
-    text = "\ufeffage, Label ,owner,height\n30,yes,berlin,1.8\n40,no,paris,1.7\n"
+    text = "\ufeffLabel ,age,owner,height\nyes,30,berlin,1.8\nno,40,paris,1.7\n"
     data = load_own(csv_file(tmp_path, text), classes="no,yes")
     assert np.array_equal(data.x, np.array([[30, 1.8], [40, 1.7]], np.float32))
     assert data.y.tolist() == [1, 0] and data.owners == ("berlin", "paris") and data.owner.tolist() == [0, 1]

@@ -156,6 +156,12 @@ def test_pathological_clients_are_equally_large():
     assert {len(part) for part in parts} == {90}
 
 
+def test_which_samples_of_a_label_a_pathological_client_gets_is_random():
+    data = balanced(2, 30)
+    one, two = (partition(data, 3, kind="pathological", seed=seed, labels_per_client=2) for seed in (1, 2))
+    assert not np.array_equal(one[0], two[0])
+
+
 def test_two_shards_hold_few_labels():
     data = balanced(10, 200)
     parts = partition(data, 100, kind="shards", seed=1)
@@ -347,6 +353,12 @@ def test_the_split_follows_the_seed_and_the_test_ignores_the_validation():
     assert parts_of(first) != parts_of(split(np.arange(100), labels, seed=2, **args))
     without = split(np.arange(100), labels, seed=1, test_fraction=0.3, validation_fraction=0)
     assert np.array_equal(first.test, without.test)
+
+
+def test_the_validation_part_follows_the_seed_too():
+    args = {"labels": np.zeros(40, np.int64), "test_fraction": 0, "validation_fraction": 0.5}
+    one, two = (split(np.arange(40), seed=seed, **args) for seed in (1, 2))
+    assert not np.array_equal(one.validation, two.validation)
 
 
 def test_regression_targets_are_split_at_random():

@@ -18,7 +18,7 @@ PARTS = {
     "buffers": np.array([0.5, -0.5, 1.0, 2.0], dtype=np.float32),  # two means, two variances
     "counters": np.array([3], dtype=np.int64),
 }
-LAYOUT = Layout(PARTS, variances=np.array([2, 3]))
+LAYOUT = Layout(PARTS, variances=np.array([2, 3]), classifier_shape=(1, 1))
 UPLOAD = tuple(PARTS)
 
 

@@ -1,0 +1,120 @@
+"""The SuperLink as `coterie up` uses it: register client keys, see who is there, submit a run, follow it.
+
+The same calls as those of Flower's `flwr` command, without a new Python process for each.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+import httpx
+from cryptography.hazmat.primitives import serialization
+from flwr.cli.build import build_fab_from_files
+from flwr.common.serde import fab_to_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StreamLogsRequest,
+)
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+from coterie import PACKAGES
+from strategies.federation import RunFailed
+from wire.config import Value
+
+POLL_SECONDS = 0.2
+FAILED_PREFIX = "ServerApp failed with exception: "
+
+
+class Control:
+    def __init__(self, address: str, authority: Path) -> None:
+        self.client = ControlHttpClient.from_server_address(
+            server_address=address,
+            insecure=False,
+            root_certificates=authority.read_bytes(),
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+
+    def wait_until_up(self, timeout: float, check: Callable[[], None]) -> None:
+        def answers() -> bool:
+            try:
+                return self.online() >= 0
+            except httpx.TransportError:
+                return False
+
+        _wait_for(answers, timeout, check, "the SuperLink did not answer")
+
+    def wait_for_clients(self, number: int, timeout: float, check: Callable[[], None]) -> None:
+        _wait_for(lambda: self.online() >= number, timeout, check, f"not all {number} clients connected")
+
+    def online(self) -> int:
+        return sum(node.status == "online" for node in self.client.ListNodes(ListNodesRequest()).nodes_info)
+
+    def register(self, public_key: Path) -> None:
+        key = serialization.load_ssh_public_key(public_key.read_bytes())
+        pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        self.client.RegisterNode(RegisterNodeRequest(public_key=pem))
+
+    def submit(self, bundle: bytes) -> int:
+        fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
+        return self.client.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id
+
+    def log(self, run: int) -> Iterator[str]:
+        """The ServerApp's log, line by line, until the run ends."""
+        rest = ""
+        for piece in self.client.StreamLogs(StreamLogsRequest(run_id=run)):
+            *lines, rest = (rest + piece.log_output).split("\n")
+            yield from lines
+        yield rest
+
+    def failure(self, run: int) -> str | None:
+        """Why the run did not complete; None if it did."""
+        status = self.client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        if status.sub_status == "completed":
+            return None
+        return str(status.details).removeprefix(FAILED_PREFIX) or str(status.sub_status)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+def _wait_for(true: Callable[[], bool], timeout: float, check: Callable[[], None], complaint: str) -> None:
+    deadline = time.monotonic() + timeout
+    while not true():
+        check()
+        if time.monotonic() > deadline:
+            raise RunFailed(f"{complaint} within {timeout:g} seconds (join-timeout)")
+        time.sleep(POLL_SECONDS)
+
+
+def bundle(config: Mapping[str, Value]) -> bytes:
+    """This very code as a Flower app whose configuration is `config`; the same wherever Coterie is installed."""
+    root = Path(__file__).resolve().parent.parent
+    files: dict[str, bytes | Path] = {"coterie.py": root / "coterie.py", "pyproject.toml": _project(config).encode()}
+    for package in PACKAGES:
+        for path in (root / package).rglob("*.py"):
+            files[path.relative_to(root).as_posix()] = path
+    return build_fab_from_files(files)[0]
+
+
+def _project(config: Mapping[str, Value]) -> str:
+    lines = [
+        "[project]",
+        'name = "coterie"',
+        f'version = "{metadata.version("coterie")}"',
+        "[tool.flwr.app]",
+        'publisher = "coterie"',
+        "[tool.flwr.app.components]",
+        'serverapp = "coterie:server_app"',
+        'clientapp = "coterie:client_app"',
+        "[tool.flwr.app.config]",
+        *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in config.items()),
+    ]
+    return "\n".join(lines) + "\n"

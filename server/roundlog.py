@@ -1,0 +1,26 @@
+"""How a run goes, in Flower's log: a line when all clients are there, and one for each round."""
+
+from collections.abc import Mapping
+from logging import INFO
+from typing import Any
+
+from flwr.common import log
+
+from strategies.observer import Observer
+from wire.messages import Hello
+
+SHOWN = ("global.accuracy", "personal.accuracy", "personal.loss")
+
+
+class RoundLog(Observer):
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def started(self, clients: Mapping[str, Hello]) -> None:
+        log(INFO, "%d clients, %d training samples", len(clients), sum(hello.num_train for hello in clients.values()))
+
+    def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        mean = event.get("mean", {})
+        shown = "".join(f"{name} {mean[name]:.4f}, " for name in SHOWN if name in mean)
+        seconds = event["seconds"] + event.get("evaluate-seconds", 0.0)
+        log(INFO, "round %d/%d: %s%.1f s", event["round"], self.rounds, shown, seconds)

@@ -1,0 +1,224 @@
+"""`coterie up`: real processes, from the first to the last."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.keys import make_keys
+from cli.main import main
+from cli.processes import Processes, free_ports, marked
+from cli.up import quoted
+from server.rundir import new_run_dir
+from strategies.federation import RunFailed
+from wire.config import ConfigError
+
+SMALL = ("--clients", "2", "--num-server-rounds", "2", "--model", "mlp", "--strategy", "fedper")
+
+
+@pytest.fixture(scope="module")
+def finished(make_sandbox: Callable[[], Any]) -> tuple[Any, subprocess.CompletedProcess[str]]:
+    """One federation of two clients, run to its end, at a path that needs quotation marks."""
+    box = make_sandbox()
+    return box, box.coterie("up", *SMALL, "--run-dir", "run of two")
+
+
+def test_a_run_ends_well_and_leaves_no_process(finished: tuple[Any, subprocess.CompletedProcess[str]]) -> None:
+    box, done = finished
+    assert done.returncode == 0, done.stderr
+    assert box.left() == []
+    assert "fedper on digits, 2 rounds, seed 1" in done.stdout
+    assert "round 1/2:" in done.stderr and "round 2/2:" in done.stderr
+    assert f"run directory: {box.path / 'run of two'}" in done.stderr
+
+
+def test_all_of_the_run_is_in_its_directory(finished: tuple[Any, subprocess.CompletedProcess[str]]) -> None:
+    run_dir = finished[0].path / "run of two"
+    assert {path.name for path in run_dir.iterdir()} == {
+        "checkpoint",
+        "checkpoint.previous",
+        "clients",
+        "config.json",
+        "events.jsonl",
+        "keys",
+        "logs",
+        "result.json",
+    }
+    assert sorted(path.name for path in (run_dir / "logs").iterdir()) == [
+        "client-0.log",
+        "client-1.log",
+        "superlink.log",
+    ]
+    for i in ("0", "1"):
+        assert (run_dir / "clients" / i / "models" / f"{i}.safetensors").exists()
+    for name in ("keys", "logs", "clients", "clients/0"):
+        assert stat.S_IMODE((run_dir / name).stat().st_mode) == 0o700
+
+
+def test_tls_and_client_keys_were_used(finished: tuple[Any, subprocess.CompletedProcess[str]]) -> None:
+    log = (finished[0].path / "run of two" / "logs" / "superlink.log").read_text()
+    assert "https://127.0.0.1" in log
+    assert "SuperNode authentication is disabled" not in log
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_same_seed_same_result_simulated_and_as_processes(
+    finished: tuple[Any, subprocess.CompletedProcess[str]], workers: str
+) -> None:
+    box, _ = finished
+    done = box.coterie(
+        "run", *("--num-clients" if a == "--clients" else a for a in SMALL), "--workers", workers, "--run-dir", workers
+    )
+    assert done.returncode == 0, done.stderr
+    assert (box.path / workers / "result.json").read_bytes() == (box.path / "run of two" / "result.json").read_bytes()
+
+
+def test_ctrl_c_ends_all(sandbox: Any) -> None:
+    up = sandbox.start_coterie(
+        "up", "--clients", "2", "--model", "linear", "--num-server-rounds", "50", "--run-dir", "run"
+    )
+    sandbox.wait_for("2 clients, ", "coterie.log", up)
+    assert (
+        len(sandbox.left()) >= 7
+    )  # this command, the SuperLink and two SuperNodes with an executor each, the ServerApp
+    up.send_signal(signal.SIGINT)
+    assert up.wait(timeout=30) == 130
+    assert sandbox.left() == []
+    last = sandbox.read("coterie.log").splitlines()[-1]
+    assert last == f"error: stopped by SIGINT; finished rounds and logs are in {sandbox.path / 'run'}"
+    assert "Traceback" not in sandbox.read("coterie.log")
+
+
+def test_a_failed_run_is_reported_with_its_reason(sandbox: Any) -> None:
+    done = sandbox.coterie("up", "--clients", "2", "--model", "linear", "--device", "cuda:99", "--run-dir", "run")
+    assert done.returncode not in (0, 130)
+    last = done.stderr.splitlines()[-1]
+    assert (
+        last.startswith("error: 0 of 2 clients joined")
+        and "cuda:99" in last
+        and str(sandbox.path / "run" / "logs") in last
+    )
+    assert "Traceback" not in done.stderr
+    assert sandbox.left() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--strategy", "nope"), "strategy = 'nope': unknown"),
+        (("--dirichlet-alpha", "0", "--partition", "dirichlet"), "dirichlet-alpha = 0.0"),
+        (("--clients", "100000"), "100000"),
+        (("--run-dir", "."), "run-dir = '.': exists already"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    with pytest.raises(SystemExit) as ended:
+        main(["up", *arguments])
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and message in lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_strangers_are_refused_and_sigterm_ends_all(sandbox: Any) -> None:
+    control_port, fleet_port = free_ports(2)
+    ports = ("--control-port", str(control_port), "--fleet-port", str(fleet_port))
+    up = sandbox.start_coterie(
+        "up", "--clients", "2", "--model", "linear", "--num-server-rounds", "50", "--run-dir", "run", *ports
+    )
+    sandbox.wait_for("2 clients, ", "coterie.log", up)
+    make_keys(sandbox.path / "strange", ["0"])
+    ours = sandbox.path / "run" / "keys"
+    tls = ("--root-certificates", str(ours / "ca.crt"))
+    strangers = {
+        "plain text": ("--insecure",),
+        "no key": tls,
+        "an unregistered key": (*tls, "--auth-supernode-private-key", str(sandbox.path / "strange" / "clients" / "0")),
+        "a key in use": (*tls, "--auth-supernode-private-key", str(ours / "clients" / "0")),
+        "another authority": ("--root-certificates", str(sandbox.path / "strange" / "ca.crt")),
+    }
+    for name, options in strangers.items():
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{fleet_port}", "--port", str(free_ports(1)[0])]
+        stranger = sandbox.start([*command, "--max-retries", "1", *options], f"{name}.log")
+        assert stranger.wait(timeout=60) != 0, name
+        assert "SuperNode ID" not in sandbox.read(f"{name}.log"), name
+    assert up.poll() is None
+    up.send_signal(signal.SIGTERM)
+    assert up.wait(timeout=30) == 143
+    assert sandbox.left() == []
+    events = sandbox.path / "run" / "events.jsonl"
+    lines = events.read_text().splitlines() if events.exists() else []
+    assert all(set(json.loads(line)["train"]) == {"0", "1"} for line in lines)
+
+
+@pytest.mark.slow
+def test_a_killed_command_takes_its_processes_with_it(sandbox: Any) -> None:
+    up = sandbox.start_coterie(
+        "up", "--clients", "2", "--model", "linear", "--num-server-rounds", "50", "--run-dir", "run"
+    )
+    sandbox.wait_for("2 clients, ", "coterie.log", up)
+    up.kill()
+    up.wait()
+    for _ in range(300):
+        if not sandbox.left():
+            break
+        time.sleep(0.1)
+    assert sandbox.left() == []
+
+
+def test_processes_that_will_not_end_are_ended(tmp_path: Path) -> None:
+    stubborn = "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('here', flush=True)\n"
+    detached = f"subprocess.Popen([sys.executable, '-c', {stubborn + 'time.sleep(600)'!r}], start_new_session=True)\ntime.sleep(600)"
+    with Processes(tmp_path) as processes:
+        processes.start("stubborn", [sys.executable, "-c", stubborn + detached], dict(os.environ), tmp_path)
+        while (tmp_path / "stubborn.log").read_text().count("here") < 2:
+            processes.check()
+        assert len(marked(processes.mark)) == 2
+    assert marked(processes.mark) == []
+
+
+def test_a_process_that_ends_early_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        processes.start(
+            "client-0", [sys.executable, "-c", "raise SystemExit('no such key')"], dict(os.environ), tmp_path
+        )
+        processes.running["client-0"].wait()
+        with pytest.raises(RunFailed, match="client-0 ended with code 1: no such key"):
+            processes.check()
+
+
+def test_the_server_takes_a_prepared_directory_and_no_other(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    for name in ("clients", "keys", "logs"):
+        (run_dir / name).mkdir(parents=True)
+    assert new_run_dir({"run-dir": str(run_dir)}) == run_dir
+    (run_dir / "config.json").touch()
+    with pytest.raises(ConfigError, match="exists already"):
+        new_run_dir({"run-dir": str(run_dir)})
+
+
+def test_paths_are_quoted_as_flower_reads_them() -> None:
+    from flwr.common.config import parse_config_args
+
+    for path in ("/a b/c", "/it's here", '/a "b"', "/back\\slash", "/equals=sign"):
+        assert parse_config_args([f"partition-id=0 state-dir={quoted(path)}"]) == {"partition-id": 0, "state-dir": path}
+    for path in ('/it\'s "both"', "/it's \\ that"):
+        with pytest.raises(ConfigError, match="quotation marks"):
+            quoted(path)

@@ -1,0 +1,167 @@
+"""pFedSim against its formula, worked out here from the messages alone."""
+
+import json
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from wire.messages import METRICS, MODEL, pack, unpack
+
+PERSONAL = {"strategy": "pfedsim", "partition": "pathological", "num-server-rounds": 4, "pfedsim.warmup": 0.5}
+
+
+def similarity_by_hand(one: np.ndarray, other: np.ndarray, classes: int) -> float:
+    """Equation 3 of the paper, a class at a time."""
+    total = 0.0
+    for a, b in zip(one.reshape(classes, -1).astype(float), other.reshape(classes, -1).astype(float), strict=True):
+        cosine = a @ b / (np.linalg.norm(a) * np.linalg.norm(b))
+        total -= np.log(1 - min(max(cosine, 0.0), 1 - 1e-4))
+    return total / classes
+
+
+def sent_in(run, server_round: int, kind: str) -> dict[str, dict[str, np.ndarray]]:
+    return {
+        name: unpack(message.content.array_records[MODEL])
+        for name, message in run.grid.sent
+        if message.metadata.message_type == kind and message.metadata.group_id == str(server_round)
+    }
+
+
+def answered_in(run, server_round: int) -> dict[str, dict[str, np.ndarray]]:
+    return {
+        name: unpack(message.content.array_records[MODEL])
+        for name, message in run.grid.answered
+        if message.metadata.message_type == "train" and message.metadata.group_id == str(server_round)
+    }
+
+
+def test_every_client_gets_the_mean_of_all_extractors_by_similarity(federate):
+    run = federate(**PERSONAL)
+    uploaded = answered_in(run, 3)  # the first personal round; all four clients take part
+    classes, features = 10, 84
+    names = sorted(uploaded)
+    weights = {n: uploaded[n]["classifier"][: classes * features] for n in names}
+    for kind in ("train", "evaluate"):
+        received = sent_in(run, 4, kind) if kind == "train" else sent_in(run, 3, kind)
+        for i in names:
+            row = np.array([9.21 if i == j else similarity_by_hand(weights[i], weights[j], classes) for j in names])
+            row /= row.sum()
+            for part in ("extractor", "norm", "buffers"):
+                mean = sum(w * uploaded[j][part].astype(float) for w, j in zip(row, names, strict=True))
+                np.testing.assert_allclose(received[i][part], mean, rtol=1e-4, atol=1e-6)
+            np.testing.assert_array_equal(received[i]["classifier"], uploaded[i]["classifier"])  # never mixed
+
+
+def test_warmup_of_all_rounds_is_fedavg_to_the_bit(federate):
+    settings = {"num-server-rounds": 3, "fraction-train": 0.5}
+    fedavg = federate(strategy="fedavg", **settings)
+    pfedsim = federate(strategy="pfedsim", **settings, **{"pfedsim.warmup": 1.0})
+    for part, value in fedavg.model.items():
+        np.testing.assert_array_equal(pfedsim.model[part], value)
+    one, other = ({**json.loads((run.path / "result.json").read_text()), "strategy": ""} for run in (fedavg, pfedsim))
+    assert one == other
+
+
+def test_warmup_rounds_are_fedavg_and_then_only_personal_models_are_tested(federate):
+    run = federate(**PERSONAL)
+    assert [event["phase"] for event in run.events] == ["warm-up", "warm-up", "personal", "personal"]
+    assert "global.accuracy" in run.events[1]["mean"] and "global.accuracy" not in run.events[2]["mean"]
+    assert set(run.result["models"]) == {"personal"}
+    fedavg = federate(**{**PERSONAL, "strategy": "fedavg"})
+    assert run.events[1]["evaluate"] == fedavg.events[1]["evaluate"]
+
+
+def test_a_client_that_never_trained_has_a_personal_model(federate):
+    run = federate(**{**PERSONAL, "num-clients": 10, "fraction-train": 0.1, "num-server-rounds": 3})
+    trained = {name for event in run.events for name in event["train"]}
+    tested = run.result["models"]["personal"]["clients"]
+    assert len(trained) < 10 and set(tested) == {str(i) for i in range(10)}
+    assert all("accuracy" in metrics for metrics in tested.values())
+    for name in set(tested) - trained:  # the last global model, for which nobody's classifier was mixed
+        received = sent_in(run, 3, "evaluate")[name]
+        np.testing.assert_array_equal(received["classifier"], sent_in(run, 1, "evaluate")[name]["classifier"])
+
+
+def test_a_single_client_in_a_round(federate):
+    run = federate(**{**PERSONAL, "num-clients": 2, "fraction-train": 0.5})
+    assert [len(event["train"]) for event in run.events] == [1, 1, 1, 1]
+
+
+def test_a_nan_client_harms_nobody(federate):
+    def poison(asked: Message, answered: Message, client: str) -> Message:
+        if client == "2" and asked.metadata.message_type == "train" and asked.metadata.group_id in ("2", "3"):
+            parts = unpack(answered.content.array_records[MODEL])
+            parts["classifier"][3] = np.nan
+            answered.content[MODEL] = pack(parts)
+        return answered
+
+    run = federate(tamper=poison, **PERSONAL)
+    assert "not finite" in run.events[2]["left-out"]["2"] and run.events[3]["left-out"] == {}
+    assert set(run.events[3]["train"]) == {"0", "1", "2", "3"}
+    assert all(np.isfinite(value).all() for value in run.model.values())
+
+
+def test_identical_classifiers_and_clients_without_a_step(federate):
+    """All clients send the very model they got: similarities are as large as they can be, and still numbers."""
+
+    def lazy(asked: Message, answered: Message, client: str) -> Message:
+        if asked.metadata.message_type == "train":
+            answered.content[MODEL] = asked.content.array_records[MODEL]
+            answered.content.metric_records[METRICS]["steps"] = 0
+        return answered
+
+    run = federate(tamper=lazy, **PERSONAL)
+    matrix = np.array(list(run.events[-1]["similarity"].values()))
+    np.testing.assert_allclose(matrix, 9.21, atol=0.001)
+    models = sent_in(run, 4, "evaluate")
+    for received in models.values():
+        for part, value in received.items():
+            np.testing.assert_allclose(value, models["0"][part], rtol=1e-5)
+
+
+def test_models_in_memory_and_on_disk_give_the_same_result(federate):
+    one = federate(**PERSONAL, **{"pfedsim.store": "memory"})
+    other = federate(**PERSONAL, **{"pfedsim.store": "disk"})
+    assert (one.path / "result.json").read_bytes() == (other.path / "result.json").read_bytes()
+    assert (other.path / "pool" / "extractor.rows").stat().st_size > 0 and not (one.path / "pool").exists()
+
+
+@pytest.mark.parametrize("store", ["memory", "disk"])
+def test_state_can_be_loaded_again(federate, store, tmp_path):
+    from server.app import initial_layout
+    from strategies.registry import METHODS, parse_config
+
+    run = federate(**PERSONAL, **{"pfedsim.store": store})
+    saved = json.loads((run.path / "checkpoint" / "state.json").read_text())
+    config, settings = parse_config(json.loads((run.path / "config.json").read_text()))
+    config = config.model_copy(update={"run_dir": str(run.path)})
+    method = METHODS["pfedsim"](config, settings["pfedsim"], initial_layout(config))
+    method.load_state_dict({**saved, "arrays": run.model})
+    last = answered_in(run, 4)
+    for client, parts in last.items():
+        for part, value in parts.items():
+            np.testing.assert_array_equal(method.pool.get(client, part), value)
+    assert method.last_round == 4 and method.similarity.shape == (4, 4)
+    fedavg = METHODS["fedavg"](config, settings["fedavg"], initial_layout(config))
+    with pytest.raises(ValueError, match="pfedsim"):
+        fedavg.load_state_dict({**saved, "arrays": run.model})
+
+
+def test_the_matrix_is_written_beside_the_truth(federate, tmp_path):
+    """As `coterie run` does it: table, picture, and the correlation with the label overlap."""
+    from cli.main import main
+
+    with pytest.raises(SystemExit) as end:
+        main(
+            ["run", "--strategy", "pfedsim", "--num-server-rounds", "4", "--num-clients", "6", "--workers", "0"]
+            + ["--run-dir", str(tmp_path / "run")]
+        )
+    assert end.value.code == 0
+    rows = [line.split(",") for line in (tmp_path / "run" / "similarity.csv").read_text().splitlines()]
+    values = np.array([[float(value) for value in row[1:]] for row in rows[1:]])
+    assert rows[0] == ["client", *map(str, range(6))] and values.shape == (6, 6)
+    np.testing.assert_allclose(values, values.T, rtol=1e-5)
+    assert (tmp_path / "run" / "similarity.png").read_bytes().startswith(b"\x89PNG")
+    told = json.loads((tmp_path / "run" / "truth.json").read_text())
+    assert -1 <= told["correlation-with-label-overlap"]["similarity"] <= 1

@@ -1,0 +1,90 @@
+"""The server's store of models: the same numbers in memory and in files, and little memory in files."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from strategies.pool import ModelPool
+
+LAYOUT = {"extractor": np.zeros(7, np.float32), "counters": np.zeros(2, np.int64)}
+
+
+def model(rng):
+    return {"extractor": rng.normal(size=7).astype(np.float32), "counters": rng.integers(0, 9, 2)}
+
+
+@pytest.fixture(params=["memory", "disk"])
+def pool(request, tmp_path):
+    return ModelPool(LAYOUT, tmp_path / "pool" if request.param == "disk" else None)
+
+
+def test_gives_back_what_was_put(pool):
+    rng = np.random.default_rng(0)
+    models = {str(i): model(rng) for i in range(40)}
+    for name, parts in models.items():
+        pool.put(name, parts)
+    models["7"] = model(rng)
+    pool.put("7", models["7"])
+    assert len(pool) == 40 and "39" in pool and "40" not in pool
+    for name, parts in models.items():
+        for part, value in parts.items():
+            np.testing.assert_array_equal(pool.get(name, part), value)
+            np.testing.assert_array_equal(pool.part(part)[pool.index(name)], value)
+
+
+def test_some_parts_can_be_replaced_but_a_new_client_brings_all(pool):
+    rng = np.random.default_rng(1)
+    first = model(rng)
+    pool.put("a", first)
+    pool.put("a", {"counters": np.array([5, 6])})
+    np.testing.assert_array_equal(pool.get("a", "extractor"), first["extractor"])
+    np.testing.assert_array_equal(pool.get("a", "counters"), [5, 6])
+    with pytest.raises(ValueError, match="all parts"):
+        pool.put("b", {"counters": np.array([1, 1])})
+    assert len(pool) == 1
+
+
+def test_mixed_is_the_weighted_mean(pool, monkeypatch):
+    monkeypatch.setattr("strategies.pool.BLOCK_BYTES", 64)  # a few rows at a time
+    rng = np.random.default_rng(2)
+    models = [model(rng) for _ in range(11)]
+    for i, parts in enumerate(models):
+        pool.put(str(i), parts)
+    weights = rng.dirichlet(np.ones(11), size=3)
+    expected = sum(weights[:, [i]] * models[i]["extractor"].astype(float) for i in range(11))
+    np.testing.assert_allclose(pool.mixed(weights, "extractor"), expected, rtol=1e-5, atol=1e-6)
+    counters = pool.mixed(weights, "counters")
+    assert counters.dtype == np.int64
+    np.testing.assert_array_equal(counters, np.rint(sum(weights[:, [i]] * models[i]["counters"] for i in range(11))))
+
+
+def test_files_are_found_again(tmp_path):
+    rng = np.random.default_rng(3)
+    first = ModelPool(LAYOUT, tmp_path)
+    parts = model(rng)
+    first.put("a", model(rng))
+    first.put("b", parts)
+    again = ModelPool(LAYOUT, tmp_path)
+    again.adopt("a")
+    again.adopt("b")
+    np.testing.assert_array_equal(again.get("b", "extractor"), parts["extractor"])
+
+
+def test_memory_does_not_grow_with_clients_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("strategies.pool.BLOCK_BYTES", 2**20)
+    layout = {"extractor": np.zeros(50_000, np.float32)}  # 200 kB
+    row = np.ones(50_000, np.float32)
+
+    def peak(clients: int) -> int:
+        pool = ModelPool(layout, tmp_path / str(clients))
+        tracemalloc.start()
+        for i in range(clients):
+            pool.put(str(i), {"extractor": row})
+        pool.mixed(np.full((2, clients), 1 / clients), "extractor")
+        _, highest = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return highest
+
+    small, large = peak(20), peak(200)
+    assert large < small + 2**20  # 36 MB more in files, not in memory
