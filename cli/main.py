@@ -61,8 +61,18 @@ def _port(name: str, text: str) -> click.Parameter:
     return TyperOption(param_decls=[f"--{name}"], type=click.IntRange(1, 65535), metavar="N", help=text, rich_help_panel="Places")
 
 
+class Stopped(Exception):
+    """Ctrl-C. Typer would end the program without a word."""
+
+
 def _command(name: str, callback: Callable[..., None], params: list[click.Parameter], text: str) -> TyperCommand:
-    return TyperCommand(name=name, callback=callback, params=params, help=text, rich_markup_mode="markdown")
+    def call(**options: Any) -> None:
+        try:
+            callback(**options)
+        except KeyboardInterrupt:
+            raise Stopped from None
+
+    return TyperCommand(name=name, callback=call, params=params, help=text, rich_markup_mode="markdown")
 
 
 NOT_DATA = ("strategy", "model", "local-epochs", "batch-size", "learning-rate", "momentum", "weight-decay", "buffers", "device",
@@ -153,7 +163,7 @@ def main(arguments: list[str] | None = None) -> None:
         fail(str(error), 2)
     except OSError as error:
         fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
-    except KeyboardInterrupt:
+    except (Stopped, KeyboardInterrupt):
         fail("stopped; finished rounds are in the run directory", 130)
 
 

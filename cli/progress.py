@@ -66,4 +66,4 @@ class RunProgress(Observer):
         if not self.console.is_terminal:
             mean = event.get("mean", {})
             shown = ", ".join(f"{name} {mean[name]:.4f}" for name in ("global.accuracy", "personal.accuracy", "personal.loss") if name in mean)
-            self.console.print(f"{self.title}: round {event['round']}/{self.rounds} {shown}", highlight=False)
+            self.console.print(f"{self.title}: round {event['round']}/{self.rounds} {shown}", highlight=False, soft_wrap=True)

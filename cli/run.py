@@ -12,6 +12,7 @@ from rich.table import Table
 from cli.progress import RunProgress, quiet_flower
 from cli.simulation import SimulationGrid, Workers
 from client.data import partitioned
+from client.participant import pick_device
 from server.app import checked_config, run
 from server.rundir import new_run_dir
 from tasks.chart import label_overlap, label_table
@@ -28,6 +29,7 @@ def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
     spec = task_spec(settings.task, settings.classes, settings.input_shape)
     number = number_of_clients(spec, settings.partition, settings.num_clients)
     config["num-clients"] = number
+    pick_device(settings.device)
     config["data-root"] = str(Path(settings.data_root).absolute())
     if settings.model.endswith(".py"):
         config["model"] = str(Path(settings.model).absolute())

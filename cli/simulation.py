@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -18,9 +19,11 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from strategies.federation import RunFailed
 from wire.config import Value
 
 WAIT_SECONDS = 0.2
+DEAD_WORKER = "a worker process was killed, perhaps for want of memory; try fewer --workers or a smaller model"
 
 
 class Workers:
@@ -33,7 +36,10 @@ class Workers:
 
     def submit(self, message: Message, context: Context) -> "Future[Message]":
         if self.pool:
-            return self.pool.submit(_answer, message, context)
+            try:
+                return self.pool.submit(_answer, message, context)
+            except BrokenProcessPool:
+                raise RunFailed(DEAD_WORKER) from None
         future: Future[Message] = Future()
         future.set_result(_answer(message, context))
         return future
@@ -112,7 +118,11 @@ class SimulationGrid(Grid):
             return []
         asked = set(message_ids)
         futures = [self.futures.pop(i) for i in finished if i in self.futures and self.futures[i].done()]
-        return [reply for reply in (future.result() for future in futures) if reply.metadata.reply_to_message_id in asked]
+        try:
+            replies = [future.result() for future in futures]
+        except BrokenProcessPool:
+            raise RunFailed(DEAD_WORKER) from None
+        return [reply for reply in replies if reply.metadata.reply_to_message_id in asked]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         waiting = set(self.push_messages(messages))

@@ -40,7 +40,8 @@ def number_of_clients(spec: TaskSpec, partition: str, num_clients: int) -> int:
     """How many clients a simulation has when the user does not say."""
     if num_clients:
         return num_clients
-    return len(spec.natural_clients) if partition_kind(spec, partition) == "natural" else SIMULATED_CLIENTS
+    natural = partition_kind(spec, partition) == "natural" and spec.natural_clients
+    return len(spec.natural_clients) if natural else SIMULATED_CLIENTS
 
 
 def model_name(spec: TaskSpec, model: str) -> str:
