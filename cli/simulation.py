@@ -4,6 +4,7 @@ The ServerApp's code talks to `SimulationGrid` as to any grid of Flower; a messa
 a worker. Workers are forked where that is safe to do (Linux), so that they share the data that are loaded already.
 """
 
+import functools
 import multiprocessing
 import os
 import queue
@@ -12,7 +13,6 @@ import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -93,7 +93,9 @@ class SimulationGrid(Grid):
     def run(self) -> Run:
         return self._run
 
-    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None) -> Message:
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
         return Message(content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -103,10 +105,15 @@ class SimulationGrid(Grid):
         identifiers = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = identifier = uuid.uuid4().hex
-            self.futures[identifier] = future = self.workers.submit(message, self.contexts[message.metadata.dst_node_id])
-            future.add_done_callback(lambda _, identifier=identifier: self.finished.put(identifier))
+            self.futures[identifier] = future = self.workers.submit(
+                message, self.contexts[message.metadata.dst_node_id]
+            )
+            future.add_done_callback(functools.partial(self._note, identifier))
             identifiers.append(identifier)
         return identifiers
+
+    def _note(self, identifier: str, _: Future[Message]) -> None:
+        self.finished.put(identifier)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers that are there; waits a moment for the first. A queue, because looking through all futures costs."""
