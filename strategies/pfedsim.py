@@ -40,10 +40,7 @@ class PFedSimSettings(Settings):
     store: Literal["auto", "memory", "disk"] = Field(
         "auto", description="Where the server keeps the clients' models; auto: in memory up to 2 GB."
     )
-    evaluate: Literal["mixed", "trained", "tuned"] = Field("mixed", description="x")
-    handover: Literal["model", "extractor", "none"] = Field(
-        "extractor", description="What clients take from the last FedAvg model."
-    )
+    fine_tune_epochs: int = Field(0, ge=0, description="Epochs a client trains its mixed model before it is tested.")
 
 
 class PFedSim(FedAvg):
@@ -86,11 +83,8 @@ class PFedSim(FedAvg):
         if not self.personal_phase(server_round):
             return super().evaluate_content(client, server_round)
         self.kinds = ("personal",)
-        parts = self.mixed.pop(client)
-        if self.settings.evaluate == "trained" and client in self.models():
-            parts = {part: self.models().get(client, part) for part in self.layout.parts}
-        tune = self.config.local_epochs if self.settings.evaluate == "tuned" else 0
-        return content(EvaluateOrder(server_round, self.kinds, tune), pack(parts))
+        order = EvaluateOrder(server_round, self.kinds, self.settings.fine_tune_epochs)
+        return content(order, pack(self.mixed.pop(client)))
 
     # What becomes of the answers.
 
@@ -113,12 +107,9 @@ class PFedSim(FedAvg):
     def hand_over(self) -> None:
         """End of the warm-up: everybody goes on from the global extractor, with the classifier trained last."""
         pool = self.models()
-        taken = dict(self.model)
-        if self.settings.handover == "extractor":
-            del taken["classifier"]
-        if self.settings.handover != "none":
-            for client in pool.clients:
-                pool.put(client, taken)
+        extractor = {part: value for part, value in self.model.items() if part != "classifier"}
+        for client in pool.clients:
+            pool.put(client, extractor)
         self.refresh(list(range(len(pool))))
 
     def refresh(self, rows: list[int]) -> None:
