@@ -33,7 +33,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     logging.getLogger("flwr").addFilter(one_line_errors)
     config = checked_config(context.run_config)
-    path = new_run_dir(config)
+    path = new_run_dir(config, prepared=True)
     log(INFO, "run directory: %s", path)
     result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
     log(INFO, "mean test accuracy: %s", result["mean-test-accuracy"])

@@ -56,8 +56,10 @@ def test_all_of_the_run_is_in_its_directory(finished: tuple[Any, subprocess.Comp
     assert sorted(path.name for path in (run_dir / "logs").iterdir()) == [
         "client-0.log",
         "client-1.log",
+        "serverapp.log",
         "superlink.log",
     ]
+    assert "round 2/2:" in (run_dir / "logs" / "serverapp.log").read_text()
     for i in ("0", "1"):
         assert (run_dir / "clients" / i / "models" / f"{i}.safetensors").exists()
     for name in ("keys", "logs", "clients", "clients/0"):
@@ -237,10 +239,13 @@ def test_the_server_takes_a_prepared_directory_and_no_other(tmp_path: Path) -> N
     run_dir = tmp_path / "run"
     for name in ("clients", "keys", "logs"):
         (run_dir / name).mkdir(parents=True)
-    assert new_run_dir({"run-dir": str(run_dir)}) == run_dir
+    config = {"run-dir": str(run_dir), "strategy": "fedavg", "task": "digits"}
+    assert new_run_dir(config, prepared=True) == run_dir
+    with pytest.raises(ConfigError, match="exists already"):
+        new_run_dir(config)
     (run_dir / "config.json").touch()
     with pytest.raises(ConfigError, match="exists already"):
-        new_run_dir({"run-dir": str(run_dir)})
+        new_run_dir(config, prepared=True)
 
 
 def test_paths_are_quoted_as_flower_reads_them() -> None:
