@@ -35,8 +35,8 @@ PREPARED = ("clients", "keys", "logs")  # what `coterie up` makes in a new run d
 def new_run_dir(config: Mapping[str, Value]) -> Path:
     """Make the directory that `run-dir` names, or one under runs/; an existing one is never touched."""
     name = str(config["run-dir"])
-    stem = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config['strategy']}-{config['task']}"
-    path = Path(name or stem).absolute()
+    stem = name or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config['strategy']}-{config['task']}"
+    path = Path(stem).absolute()
     for number in itertools.count(2):
         try:
             path.mkdir(parents=True)
