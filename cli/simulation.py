@@ -4,14 +4,15 @@ The ServerApp's code talks to `SimulationGrid` as to any grid of Flower; a messa
 a worker. Workers are forked where that is safe to do (Linux), so that they share the data that are loaded already.
 """
 
+import functools
 import multiprocessing
 import os
+import queue
 import sys
 import uuid
 from collections.abc import Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -73,6 +74,7 @@ class SimulationGrid(Grid):
         self._run = Run.create_empty(1)
         self.workers = workers
         self.futures: dict[str, Future[Message]] = {}
+        self.finished: queue.SimpleQueue[str] = queue.SimpleQueue()  # whose futures are done
         self.contexts = {
             i + 2: Context(
                 run_id=1,
@@ -91,7 +93,9 @@ class SimulationGrid(Grid):
     def run(self) -> Run:
         return self._run
 
-    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None) -> Message:
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
         return Message(content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -101,19 +105,31 @@ class SimulationGrid(Grid):
         identifiers = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = identifier = uuid.uuid4().hex
-            self.futures[identifier] = self.workers.submit(message, self.contexts[message.metadata.dst_node_id])
+            self.futures[identifier] = future = self.workers.submit(
+                message, self.contexts[message.metadata.dst_node_id]
+            )
+            future.add_done_callback(functools.partial(self._note, identifier))
             identifiers.append(identifier)
         return identifiers
 
+    def _note(self, identifier: str, _: Future[Message]) -> None:
+        self.finished.put(identifier)
+
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        asked = {self.futures[i]: i for i in message_ids if i in self.futures}
-        done, _ = wait(asked, timeout=WAIT_SECONDS, return_when=FIRST_COMPLETED)
-        for future in done:
-            del self.futures[asked[future]]
+        """The answers that are there; waits a moment for the first. A queue, because looking through all futures costs."""
         try:
-            return [future.result() for future in done]
+            finished = [self.finished.get(timeout=WAIT_SECONDS)]
+            while not self.finished.empty():
+                finished.append(self.finished.get())
+        except queue.Empty:
+            return []
+        asked = set(message_ids)
+        futures = [self.futures.pop(i) for i in finished if i in self.futures and self.futures[i].done()]
+        try:
+            replies = [future.result() for future in futures]
         except BrokenProcessPool:
             raise RunFailed(DEAD_WORKER) from None
+        return [reply for reply in replies if reply.metadata.reply_to_message_id in asked]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         waiting = set(self.push_messages(messages))

@@ -27,7 +27,7 @@ from rich.console import Console
 
 from cli.control import Control, bundle
 from cli.keys import make_keys
-from cli.processes import Processes, free_ports
+from cli.processes import Processes, free_ports, must_be_free
 from cli.progress import RunProgress
 from cli.run import prepare, result_table
 from server.rundir import PREPARED, new_run_dir
@@ -35,6 +35,7 @@ from strategies.federation import RunFailed
 from wire.config import ConfigError, Value
 
 POLL_OF_EXECUTORS = "0.1"  # seconds; Flower's default is 1
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ROUND = re.compile(r"round (\d+)/\d+:")
 FLOWER_PREFIX = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
 NOISE = (
@@ -57,8 +58,12 @@ class Stopped(KeyboardInterrupt):
 
 def up_command(values: Mapping[str, Value], control_port: int | None, fleet_port: int | None) -> None:
     config = prepare(values)
-    program("flower-superlink"), program("flower-supernode")
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for name in ("flower-superlink", "flower-supernode"):
+        program(name)
+    for key, port in (("control-port", control_port), ("fleet-port", fleet_port)):
+        if port:
+            must_be_free(key, port)
+    for number in STOPPING:
         signal.signal(number, _stop)
     run_dir = new_run_dir(config)
     for name in PREPARED:
@@ -201,4 +206,6 @@ def quoted(text: str) -> str:
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    for other in STOPPING:
+        signal.signal(other, signal.SIG_IGN)  # a second Ctrl-C must not disturb the cleaning up
     raise Stopped(number)

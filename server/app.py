@@ -82,8 +82,11 @@ def initial_layout(config: RunConfig) -> Layout:
     """The initial model; its weights depend on the seed alone."""
     spec = task_spec(config.task, config.classes, config.input_shape)
     network = build_network(
-        model_name(spec, config.model), spec.input_shape, spec.num_outputs,
-        seed=derive_seed(config.seed, "model"), buffers=config.buffers,
+        model_name(spec, config.model),
+        spec.input_shape,
+        spec.num_outputs,
+        seed=derive_seed(config.seed, "model"),
+        buffers=config.buffers,
     )
     classes, features = network.classifier.weight.shape
     return Layout(network.dump(), network.variances(), (classes, features))

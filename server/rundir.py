@@ -45,10 +45,14 @@ def new_run_dir(config: Mapping[str, Value]) -> Path:
             if path.is_dir() and sorted(entry.name for entry in path.iterdir()) == sorted(PREPARED):
                 break
             if name or not path.is_dir():
-                raise ConfigError(f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed") from None
+                raise ConfigError(
+                    f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed"
+                ) from None
             path = Path(f"{stem}-{number}").absolute()  # another run began in the same second
         except NotADirectoryError:
-            raise ConfigError(f"run-dir = {name or str(path)!r}: a part of this path is a file; choose another") from None
+            raise ConfigError(
+                f"run-dir = {name or str(path)!r}: a part of this path is a file; choose another"
+            ) from None
     return path
 
 

@@ -24,7 +24,9 @@ def task_spec(task: str, classes: str = "", input_shape: str = "") -> TaskSpec:
         return TaskSpec("own", "Your own data", "regression", shape, 1)
     number = int(classes) if classes.isdecimal() else len(classes.split(","))
     if number < 2:
-        raise DataError(f"classes = {classes!r}: name two or more, or their number; for real numbers write 'regression'.")
+        raise DataError(
+            f"classes = {classes!r}: name two or more, or their number; for real numbers write 'regression'."
+        )
     return TaskSpec("own", "Your own data", "classification", shape, number)
 
 

@@ -44,7 +44,13 @@ def coterie(tmp_path, monkeypatch, capsys):
 def start(*arguments: object, cwd: Path, **more) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "cli", *map(str, arguments)],
-        cwd=cwd, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **more,
+        cwd=cwd,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **more,
     )
 
 
@@ -70,7 +76,20 @@ def files(path: Path) -> set[str]:
 
 
 def test_run(coterie, tmp_path):
-    code, out, err = coterie("run", "--strategy", "fedper", "--num-clients", "3", "--model", "mlp", *QUICK[:4], "--workers", "0", "--run-dir", "a")
+    code, out, err = coterie(
+        "run",
+        "--strategy",
+        "fedper",
+        "--num-clients",
+        "3",
+        "--model",
+        "mlp",
+        *QUICK[:4],
+        "--workers",
+        "0",
+        "--run-dir",
+        "a",
+    )
     assert code == 0
     assert "fedper on digits, 2 rounds, seed 1" in out and "personal" in out and "accuracy" in out
     assert f"run directory: {tmp_path / 'a'}" in err
@@ -78,8 +97,16 @@ def test_run(coterie, tmp_path):
     assert lines[0].startswith("fedper on digits: 3 clients, ")
     assert [line[:28] for line in lines[1:3]] == ["fedper on digits: round 1/2 ", "fedper on digits: round 2/2 "]
     present = files(tmp_path / "a")
-    assert {"config.json", "events.jsonl", "result.json", "checkpoint/state.json", "checkpoint/state.safetensors"} <= present
-    assert {f"models/{i}.safetensors" for i in range(3)} <= present and not [name for name in present if "tmp" in name or ".new" in name]
+    assert {
+        "config.json",
+        "events.jsonl",
+        "result.json",
+        "checkpoint/state.json",
+        "checkpoint/state.safetensors",
+    } <= present
+    assert {f"models/{i}.safetensors" for i in range(3)} <= present and not [
+        name for name in present if "tmp" in name or ".new" in name
+    ]
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     assert set(config) == set(default_config()) and config["num-clients"] == 3 and config["local-epochs"] == 1
     result = json.loads((tmp_path / "a" / "result.json").read_text())
@@ -126,12 +153,16 @@ def test_settings_of_a_method(coterie, tmp_path):
 def test_compare(coterie, tmp_path):
     code, out, err = coterie("compare", "--strategies", "local,fedavg", "--seeds", "1,2", *QUICK, "--run-dir", "c")
     assert code == 0, err
-    assert {path.name for path in (tmp_path / "c").iterdir()} == {"comparison.json"} | {f"{s}-seed{n}" for s in ("local", "fedavg") for n in (1, 2)}
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"comparison.json"} | {
+        f"{s}-seed{n}" for s in ("local", "fedavg") for n in (1, 2)
+    }
     assert "Test accuracy on digits, mean ± std over seeds 1, 2" in out
     table = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert table["seeds"] == [1, 2] and [row["strategy"] for row in table["rows"]] == ["local", "fedavg"]
     for row in table["rows"]:
-        results = [json.loads((tmp_path / "c" / f"{row['strategy']}-seed{n}" / "result.json").read_text()) for n in (1, 2)]
+        results = [
+            json.loads((tmp_path / "c" / f"{row['strategy']}-seed{n}" / "result.json").read_text()) for n in (1, 2)
+        ]
         values = [result["models"]["personal"]["mean"]["accuracy"] for result in results]
         assert row["personal.accuracy"]["mean"] == pytest.approx(np.mean(values))
         assert row["personal.accuracy"]["std"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
@@ -148,13 +179,17 @@ def test_compare_one_seed_and_a_regression(coterie, tmp_path):
     assert code == 0 and "Test loss on synthetic-linear, seed 1" in out and "±" not in out
     row = json.loads((tmp_path / "c" / "comparison.json").read_text())["rows"][0]
     result = json.loads((tmp_path / "c" / "fedavg-seed1" / "result.json").read_text())
-    assert row["personal.worst-loss"]["mean"] == max(c["loss"] for c in result["models"]["personal"]["clients"].values())
+    assert row["personal.worst-loss"]["mean"] == max(
+        c["loss"] for c in result["models"]["personal"]["clients"].values()
+    )
 
 
 def test_compare_is_the_same_as_run(coterie, tmp_path):
     assert coterie("compare", "--strategies", "local,fedper", "--seeds", "3", *QUICK, "--run-dir", "c")[0] == 0
     assert coterie("run", "--strategy", "fedper", "--seed", "3", *QUICK, "--run-dir", "r")[0] == 0
-    assert (tmp_path / "c" / "fedper-seed3" / "result.json").read_bytes() == (tmp_path / "r" / "result.json").read_bytes()
+    assert (tmp_path / "c" / "fedper-seed3" / "result.json").read_bytes() == (
+        tmp_path / "r" / "result.json"
+    ).read_bytes()
 
 
 # --- data ------------------------------------------------------------------------------------------------------------
@@ -169,7 +204,9 @@ def test_data_lists_what_is_there(coterie, tmp_path):
 
 
 def test_data_shows_who_gets_what(coterie, tmp_path):
-    code, out, err = coterie("data", "--task", "digits", "--num-clients", "5", "--labels-per-client", "2", "--plot", "labels.svg")
+    code, out, err = coterie(
+        "data", "--task", "digits", "--num-clients", "5", "--labels-per-client", "2", "--plot", "labels.svg"
+    )
     assert code == 0 and "digits, pathological partition, seed 1" in out
     rows = [line for line in out.splitlines() if re.match(r"│ \d ", line)]
     assert len(rows) == 5 and sum(int(row.split("│")[2]) for row in rows) <= 1797
@@ -192,18 +229,44 @@ def own(tmp_path):
     x = rng.normal(size=(120, 4)).round(3)
     y = (x[:, 0] > 0).astype(int)
     np.savez(tmp_path / "mine.npz", x=x, y=y)
-    rows = [",".join(map(str, row)) + f",{'high' if label else 'low'}" for row, label in zip(x.tolist(), y.tolist(), strict=True)]
+    rows = [
+        ",".join(map(str, row)) + f",{'high' if label else 'low'}"
+        for row, label in zip(x.tolist(), y.tolist(), strict=True)
+    ]
     (tmp_path / "mine.csv").write_text("a,b,c,d,label\n" + "\n".join(rows) + "\n")
-    (tmp_path / "target.csv").write_text("a,b,target\n" + "\n".join(f"{r[0]},{r[1]},{r[0] * 2 + 1}" for r in x.tolist()) + "\n")
+    (tmp_path / "target.csv").write_text(
+        "a,b,target\n" + "\n".join(f"{r[0]},{r[1]},{r[0] * 2 + 1}" for r in x.tolist()) + "\n"
+    )
     images = rng.integers(0, 255, (40, 9, 9), dtype=np.uint8)
-    np.savez(tmp_path / "images.npz", x=images, y=np.arange(40) % 4, owner=np.repeat(["north", "south", "west", "east"], 10))
+    np.savez(
+        tmp_path / "images.npz", x=images, y=np.arange(40) % 4, owner=np.repeat(["north", "south", "west", "east"], 10)
+    )
     return tmp_path
 
 
 @pytest.mark.parametrize("name", ["mine.npz", "mine.csv"])
 def test_own_data(name, own, coterie):
-    code, out, err = coterie("run", "--task", "own", "--data", name, "--num-clients", "4", "--partition", "iid",
-                             "--num-server-rounds", "8", "--learning-rate", "0.5", "--model", "linear", "--workers", "0", "--run-dir", "a")
+    code, out, err = coterie(
+        "run",
+        "--task",
+        "own",
+        "--data",
+        name,
+        "--num-clients",
+        "4",
+        "--partition",
+        "iid",
+        "--num-server-rounds",
+        "8",
+        "--learning-rate",
+        "0.5",
+        "--model",
+        "linear",
+        "--workers",
+        "0",
+        "--run-dir",
+        "a",
+    )
     assert code == 0, err
     assert json.loads((own / "a" / "result.json").read_text())["mean-test-accuracy"]["global"] > 0.8
     assert load_file(own / "a" / "models" / "0.safetensors")["classifier.weight"].shape == (2, 4)
@@ -211,13 +274,29 @@ def test_own_data(name, own, coterie):
 
 
 def test_own_data_of_real_numbers(own, coterie):
-    code, out, err = coterie("run", "--task", "own", "--data", "target.csv", "--num-clients", "4", "--num-server-rounds", "10", "--workers", "0", "--run-dir", "a")
+    code, out, err = coterie(
+        "run",
+        "--task",
+        "own",
+        "--data",
+        "target.csv",
+        "--num-clients",
+        "4",
+        "--num-server-rounds",
+        "10",
+        "--workers",
+        "0",
+        "--run-dir",
+        "a",
+    )
     assert code == 0 and "r2" in out, err
     assert json.loads((own / "a" / "result.json").read_text())["models"]["global"]["mean"]["r2"] > 0.9
 
 
 def test_own_images_with_owners(own, coterie):
-    code, _, err = coterie("run", "--task", "own", "--data", "images.npz", *QUICK[:4], "--workers", "0", "--run-dir", "a")
+    code, _, err = coterie(
+        "run", "--task", "own", "--data", "images.npz", *QUICK[:4], "--workers", "0", "--run-dir", "a"
+    )
     assert code == 0, err
     config = json.loads((own / "a" / "config.json").read_text())
     assert (config["partition"], config["num-clients"], config["model"]) == ("natural", 4, "lenet5")
@@ -227,7 +306,20 @@ def test_own_network(own, coterie):
     (own / "net.py").write_text(
         "from torch import nn\ndef build(shape, outputs):\n    return nn.Sequential(nn.Linear(shape[0], 3), nn.ReLU()), nn.Linear(3, outputs)\n"
     )
-    code, _, err = coterie("run", "--task", "own", "--data", "mine.csv", *QUICK, "--model", "net.py", "--num-clients", "3", "--run-dir", "a")
+    code, _, err = coterie(
+        "run",
+        "--task",
+        "own",
+        "--data",
+        "mine.csv",
+        *QUICK,
+        "--model",
+        "net.py",
+        "--num-clients",
+        "3",
+        "--run-dir",
+        "a",
+    )
     assert code == 0, err
     assert load_file(own / "a" / "models" / "0.safetensors")["extractor.0.weight"].shape == (3, 4)
 
@@ -260,7 +352,9 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "expected"), MISTAKES, ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None)
+@pytest.mark.parametrize(
+    ("arguments", "expected"), MISTAKES, ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None
+)
 def test_mistakes(arguments, expected, coterie, tmp_path):
     code, out, err = coterie("run", "--workers", "0", "--run-dir", "a", *arguments)
     assert code == 2 and out == ""
@@ -304,7 +398,12 @@ def test_data_with_a_hole(coterie, tmp_path):
     x[7, 1] = np.nan
     np.savez(tmp_path / "hole.npz", x=x, y=np.arange(20) % 2)
     code, _, err = coterie("run", "--task", "own", "--data", "hole.npz", *QUICK, "--run-dir", "a")
-    assert code == 2 and err.startswith("error: ") and "hole.npz: x has nan in row 7, column 1" in err and err.count("\n") == 1
+    assert (
+        code == 2
+        and err.startswith("error: ")
+        and "hole.npz: x has nan in row 7, column 1" in err
+        and err.count("\n") == 1
+    )
     assert files(tmp_path) == {"hole.npz"}
 
 
@@ -328,12 +427,32 @@ def test_a_full_disk(size, strategy, tmp_path):
     """A file system with room for `size` KiB: full at once, in the middle of round 1, or some rounds later."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size + 8}k", "none", str(disk)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size + 8}k", "none", str(disk)], capture_output=True
+    ).returncode:
         pytest.skip("needs the right to mount a small tmpfs")
     try:
         (disk / "ballast").write_bytes(bytes(8 * 1024))
-        process = start("run", "--strategy", strategy, "--num-clients", "3", "--num-server-rounds", "200", "--local-epochs", "1", "--evaluate-every", "100",
-                        "--round-retries", "0", "--workers", "1", "--run-dir", disk / "a", cwd=tmp_path)
+        process = start(
+            "run",
+            "--strategy",
+            strategy,
+            "--num-clients",
+            "3",
+            "--num-server-rounds",
+            "200",
+            "--local-epochs",
+            "1",
+            "--evaluate-every",
+            "100",
+            "--round-retries",
+            "0",
+            "--workers",
+            "1",
+            "--run-dir",
+            disk / "a",
+            cwd=tmp_path,
+        )
         _, err = process.communicate()
         assert process.returncode in (1, 2) and not left_behind(process)
         assert "No space left on device" in err and "Traceback" not in err, err
@@ -359,7 +478,9 @@ def test_a_full_disk(size, strategy, tmp_path):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_control_c_in_round_2(workers, tmp_path):
-    process = start("run", "--num-clients", "4", "--num-server-rounds", "5000", "--workers", workers, "--run-dir", "a", cwd=tmp_path)
+    process = start(
+        "run", "--num-clients", "4", "--num-server-rounds", "5000", "--workers", workers, "--run-dir", "a", cwd=tmp_path
+    )
     events = tmp_path / "a" / "events.jsonl"
     while not (tmp_path / "a" / "checkpoint" / "state.json").exists():  # the end of round 1
         assert process.poll() is None, process.stderr.read()
@@ -378,7 +499,9 @@ def test_control_c_in_round_2(workers, tmp_path):
 
 
 def test_a_killed_worker_ends_the_run_with_a_message(tmp_path):
-    process = start("run", "--num-clients", "4", "--num-server-rounds", "5000", "--workers", "2", "--run-dir", "a", cwd=tmp_path)
+    process = start(
+        "run", "--num-clients", "4", "--num-server-rounds", "5000", "--workers", "2", "--run-dir", "a", cwd=tmp_path
+    )
     events = tmp_path / "a" / "events.jsonl"
     while not events.exists():
         assert process.poll() is None, process.stderr.read()
@@ -407,7 +530,16 @@ def test_help_has_every_key(command, coterie):
     without = {"run": set(), "compare": {"strategy", "seed"}}
     if command == "data":
         assert {"num-server-rounds", "learning-rate", "strategy"} <= missing
-        assert not missing & {"task", "partition", "dirichlet-alpha", "labels-per-client", "num-clients", "seed", "data", "data-root"}
+        assert not missing & {
+            "task",
+            "partition",
+            "dirichlet-alpha",
+            "labels-per-client",
+            "num-clients",
+            "seed",
+            "data",
+            "data-root",
+        }
     else:
         assert missing - without[command] == set()
         assert all(key in out for key in method_keys()) and "--workers" in out
@@ -427,8 +559,15 @@ def test_help_names_all_strategies(coterie):
 
 
 def test_values():
-    assert given_values({"seed": 3, "batch_size": None}, ["fedprox.mu=0.5", "a.b=text", "a.c=true", "a.d= 7 ", "a.e=[1]"]) == {
-        "seed": 3, "fedprox.mu": 0.5, "a.b": "text", "a.c": True, "a.d": 7, "a.e": "[1]",
+    assert given_values(
+        {"seed": 3, "batch_size": None}, ["fedprox.mu=0.5", "a.b=text", "a.c=true", "a.d= 7 ", "a.e=[1]"]
+    ) == {
+        "seed": 3,
+        "fedprox.mu": 0.5,
+        "a.b": "text",
+        "a.c": True,
+        "a.d": 7,
+        "a.e": "[1]",
     }
     with pytest.raises(ConfigError, match="write KEY=VALUE"):
         given_values({}, ["fedprox.mu"])

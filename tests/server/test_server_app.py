@@ -20,7 +20,14 @@ from wire.config import ConfigError
 
 
 def call(tmp_path, **values) -> None:
-    config = {**default_config(), "model": "linear", "num-server-rounds": 1, "run-dir": str(tmp_path / "run"), "num-clients": 3, **values}
+    config = {
+        **default_config(),
+        "model": "linear",
+        "num-server-rounds": 1,
+        "run-dir": str(tmp_path / "run"),
+        "num-clients": 3,
+        **values,
+    }
     grid = SimulationGrid(Workers(0), 3, config, str(tmp_path / "clients"))
     app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config))
 
