@@ -64,10 +64,16 @@ def test_clients_that_do_not_come(tmp_path):
 
 @pytest.mark.parametrize(
     ("error", "short"),
-    [(ConfigError("seed = -1: no"), True), (RunFailed("round 1: no"), True), (OSError(28, "No space left"), True), (KeyError("bug"), False)],
+    [
+        (ConfigError("seed = -1: no"), True),
+        (RunFailed("round 1: no"), True),
+        (OSError(28, "No space left"), True),
+        (KeyError("bug"), False),
+    ],
 )
 def test_mistakes_are_logged_without_their_stack(error, short):
-    record = logging.LogRecord("flwr", logging.ERROR, "x.py", 1, "ServerApp raised %s", ("an exception",), (type(error), error, None))
+    raised = (type(error), error, None)
+    record = logging.LogRecord("flwr", logging.ERROR, "x.py", 1, "ServerApp raised %s", ("an exception",), raised)
     assert one_line_errors(record)
     assert (record.getMessage() == str(error)) == short and (record.exc_info is None) == short
 
