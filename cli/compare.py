@@ -11,6 +11,7 @@ from rich.table import Table
 from cli.presets import PRESETS, Preset
 from cli.run import default_workers, prepare, simulate
 from cli.simulation import Workers
+from client.participant import pick_device
 from server.rundir import new_run_dir, write_json
 from strategies.registry import METHODS
 from wire.config import ConfigError, Value, choose
@@ -44,6 +45,7 @@ def compare_command(
         for name in names
         for seed in numbers
     ]
+    pick_device(str(runs[0][3]["device"]))
     console = Console(stderr=True)
     pool = Workers(default_workers() if workers is None else workers)
     try:

@@ -29,7 +29,6 @@ def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
     spec = task_spec(settings.task, settings.classes, settings.input_shape)
     number = number_of_clients(spec, settings.partition, settings.num_clients)
     config["num-clients"] = number
-    pick_device(settings.device)
     config["data-root"] = str(Path(settings.data_root).absolute())
     if settings.model.endswith(".py"):
         config["model"] = str(Path(settings.model).absolute())
@@ -78,6 +77,7 @@ def simulate(
 def run_command(values: Mapping[str, Value], workers: int | None) -> None:
     console = Console(stderr=True)
     config = prepare(values)
+    pick_device(str(config["device"]))
     pool = Workers(default_workers() if workers is None else workers)
     try:
         run_dir = new_run_dir(config)

@@ -38,8 +38,8 @@ def new_run_dir(config: Mapping[str, Value], *, prepared: bool = False) -> Path:
     `prepared`: unless it holds nothing but what `coterie up` makes for the server that it starts.
     """
     name = str(config["run-dir"])
-    stem = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config['strategy']}-{config['task']}"
-    path = Path(name or stem).absolute()
+    stem = name or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config['strategy']}-{config['task']}"
+    path = Path(stem).absolute()
     for number in itertools.count(2):
         try:
             path.mkdir(parents=True)

@@ -220,5 +220,5 @@ def test_an_answer_passes_the_checks_of_the_server():
     answer = ask("train", content(train_order(1, upload=("classifier",)), pack(start)), client)
     from wire.checks import Layout
 
-    checked = check_update(answer, Layout(start, np.empty(0, int)), ("classifier",))
+    checked = check_update(answer, Layout(start, np.empty(0, int), classifier_shape=(10, 64)), ("classifier",))
     assert json.dumps(checked.metrics) and checked.num_samples > 0

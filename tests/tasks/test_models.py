@@ -115,7 +115,7 @@ def test_four_channels():
 
 
 def test_unknown_model():
-    with pytest.raises(ModelError, match="'lenet6': unknown.*lenet5"):
+    with pytest.raises(ModelError, match=r"'lenet6': unknown.*lenet5"):
         build_network("lenet6", (1, 8, 8), 2, seed=0)
 
 
@@ -366,10 +366,10 @@ def test_too_few_classes(classes):
 
 
 def test_wrong_words():
-    with pytest.raises(DataError, match="task = 'digit': unknown. Did you mean 'digits'"):
+    with pytest.raises(DataError, match=r"task = 'digit': unknown. Did you mean 'digits'"):
         task_spec("digit")
-    with pytest.raises(DataError, match="needs input-shape .* and classes"):
+    with pytest.raises(DataError, match=r"needs input-shape .* and classes"):
         task_spec("own")
-    with pytest.raises(ModelError, match="model = 'lenet': unknown. Did you mean 'lenet5'"):
+    with pytest.raises(ModelError, match=r"model = 'lenet': unknown. Did you mean 'lenet5'"):
         model_name(task_spec("digits"), "lenet")
     assert set(MODELS) == {*SMALL, *BIG, "vgg19"}
