@@ -51,8 +51,10 @@ def measure_aggregation(clients: int = 1000) -> None:
     start = time.process_time()
     square @ matrix
     bare = time.process_time() - start
-    print(f"aggregation for {clients} x LeNet5 ({matrix.shape[1]} numbers each): {ours:.2f} CPU s, bare product {bare:.2f}, "
-          f"ratio {ours / bare:.2f}; all similarities {similar:.2f} CPU s")
+    print(
+        f"aggregation for {clients} x LeNet5 ({matrix.shape[1]} numbers each): {ours:.2f} CPU s, bare product {bare:.2f}, "
+        f"ratio {ours / bare:.2f}; all similarities {similar:.2f} CPU s"
+    )
 
 
 def measure_server_share(data_root: str, rounds: int = 6) -> None:
@@ -80,8 +82,10 @@ def measure_server_share(data_root: str, rounds: int = 6) -> None:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     clients = (usage.ru_utime + usage.ru_stime) / rounds
     personal = (marks[-1] - marks[rounds // 2 - 1]) / (rounds - rounds // 2)
-    print(f"server in a personal round of 100 clients: {personal:.3f} CPU s, clients {clients:.2f}, "
-          f"share {100 * personal / (personal + clients):.1f} %")
+    print(
+        f"server in a personal round of 100 clients: {personal:.3f} CPU s, clients {clients:.2f}, "
+        f"share {100 * personal / (personal + clients):.1f} %"
+    )
 
 
 def measure_disk(clients: int) -> None:
@@ -100,8 +104,10 @@ def measure_disk(clients: int) -> None:
         mixed = time.process_time() - start
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         size = sum(path.stat().st_size for path in Path(directory).iterdir())
-    print(f"{clients} x MobileNetV2 on disk: {size / 2**30:.1f} GiB in files, peak memory grew by {(after - before) / 1024:.0f} MiB, "
-          f"{written:.1f} CPU s to write all, {mixed:.1f} to mix for 10 clients")
+    print(
+        f"{clients} x MobileNetV2 on disk: {size / 2**30:.1f} GiB in files, peak memory grew by "
+        f"{(after - before) / 1024:.0f} MiB, {written:.1f} CPU s to write all, {mixed:.1f} to mix for 10 clients"
+    )
 
 
 if __name__ == "__main__":

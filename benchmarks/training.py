@@ -59,7 +59,9 @@ def bare_training(module: nn.Module, samples: Samples, epochs: int, batch_size: 
 
 def measure_training(repeats: int = 5) -> None:
     rng = np.random.default_rng(0)
-    samples = Samples(torch.from_numpy(rng.normal(size=(640, 1, 28, 28)).astype("f")), torch.from_numpy(rng.integers(0, 10, 640)))
+    samples = Samples(
+        torch.from_numpy(rng.normal(size=(640, 1, 28, 28)).astype("f")), torch.from_numpy(rng.integers(0, 10, 640))
+    )
     ours, bare = [], []
     for _ in range(repeats):
         network = build_network("lenet5", (1, 28, 28), 10, seed=1)
@@ -70,8 +72,10 @@ def measure_training(repeats: int = 5) -> None:
         start = time.process_time()
         bare_training(module, samples, 5, 32, 0.01)
         bare.append(time.process_time() - start)
-    print(f"local training, lenet5, 640 samples, 5 epochs: {min(ours):.3f} CPU s, bare loop {min(bare):.3f}, "
-          f"ratio {min(ours) / min(bare):.2f} (best of {repeats})")
+    print(
+        f"local training, lenet5, 640 samples, 5 epochs: {min(ours):.3f} CPU s, bare loop {min(bare):.3f}, "
+        f"ratio {min(ours) / min(bare):.2f} (best of {repeats})"
+    )
 
 
 def bare_rounds(config: RunConfig, rounds: int) -> float:
@@ -86,7 +90,7 @@ def bare_rounds(config: RunConfig, rounds: int) -> float:
     start = time.process_time()
     for server_round in range(1, rounds + 1):
         number = round(config.fraction_train * config.num_clients)
-        chosen = generator(config.seed, "sample", server_round).choice(config.num_clients, size=number, replace=False)
+        chosen = generator(config.seed, "sample", server_round).permutation(config.num_clients)[:number]
         total = sum(len(trains[i]) for i in chosen)
         mean = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in state.items()}
         for i in chosen:
@@ -100,7 +104,10 @@ def bare_rounds(config: RunConfig, rounds: int) -> float:
         with torch.inference_mode():
             for samples in tests:
                 outputs = torch.cat([module(chunk) for chunk in samples.x.split(512)])
-                float((outputs.argmax(1) == samples.y).float().mean()), float(functional.cross_entropy(outputs, samples.y))
+                (
+                    float((outputs.argmax(1) == samples.y).float().mean()),
+                    float(functional.cross_entropy(outputs, samples.y)),
+                )
     return time.process_time() - start
 
 
@@ -129,9 +136,20 @@ def _simulate(config: dict, workers: int) -> tuple[float, float]:
 
 def measure_rounds(data_root: str, rounds: int) -> None:
     values = {
-        "strategy": "fedavg", "task": "fashion-mnist", "model": "lenet5", "num-clients": 100, "partition": "dirichlet",
-        "dirichlet-alpha": 0.1, "test-fraction": 0.5, "validation-fraction": 0.0, "fraction-train": 0.1, "local-epochs": 5,
-        "batch-size": 32, "learning-rate": 0.01, "num-server-rounds": rounds, "data-root": data_root,
+        "strategy": "fedavg",
+        "task": "fashion-mnist",
+        "model": "lenet5",
+        "num-clients": 100,
+        "partition": "dirichlet",
+        "dirichlet-alpha": 0.1,
+        "test-fraction": 0.5,
+        "validation-fraction": 0.0,
+        "fraction-train": 0.1,
+        "local-epochs": 5,
+        "batch-size": 32,
+        "learning-rate": 0.01,
+        "num-server-rounds": rounds,
+        "data-root": data_root,
     }
     try:
         config = prepare(values)
@@ -145,8 +163,10 @@ def measure_rounds(data_root: str, rounds: int) -> None:
     two_cpu, two_wall = simulated_rounds(config, 2)
     print(f"{settings.task}, {settings.num_clients} clients, {rounds} rounds of FedAvg: bare loop {bare:.2f} CPU s")
     print(f"  coterie, 1 worker:  {one_cpu:.2f} CPU s, ratio {one_cpu / bare:.2f}, {one_wall:.2f} s wall")
-    print(f"  coterie, 2 workers: {two_cpu:.2f} CPU s, ratio {two_cpu / bare:.2f}, {two_wall:.2f} s wall, "
-          f"{two_cpu / two_wall:.2f} cores busy, {one_wall / two_wall:.2f} times as fast as 1 worker")
+    print(
+        f"  coterie, 2 workers: {two_cpu:.2f} CPU s, ratio {two_cpu / bare:.2f}, {two_wall:.2f} s wall, "
+        f"{two_cpu / two_wall:.2f} cores busy, {one_wall / two_wall:.2f} times as fast as 1 worker"
+    )
 
 
 if __name__ == "__main__":

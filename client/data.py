@@ -27,7 +27,9 @@ class ClientData:
     def samples(self, indices: np.ndarray, device: str) -> Samples:
         """The chosen samples, normalised, on the device."""
         x = torch.from_numpy(self.dataset.x[indices]).to(device=device, dtype=torch.float32)
-        mean, std = (torch.from_numpy(np.asarray(v, np.float32)).to(device) for v in (self.dataset.mean, self.dataset.std))
+        mean, std = (
+            torch.from_numpy(np.asarray(v, np.float32)).to(device) for v in (self.dataset.mean, self.dataset.std)
+        )
         if x.ndim == 4:
             mean, std = mean.view(-1, 1, 1), std.view(-1, 1, 1)
         return Samples(x.sub_(mean).div_(std), torch.from_numpy(self.dataset.y[indices]).to(device))
@@ -53,21 +55,21 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
 def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tuple[Dataset, list[np.ndarray]]:
     """The task's data set and the sample indices of every client; kept in memory, and with `cache` also on disk."""
     c = config
-    dataset = load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
-    settings = {
+    settings: dict[str, Any] = {
         "kind": partition_kind(task_spec(c.task, c.classes, c.input_shape), c.partition),
         "seed": derive_seed(c.seed, "partition"),
         "dirichlet_alpha": c.dirichlet_alpha,
         "labels_per_client": c.labels_per_client,
         "shards_per_client": c.shards_per_client,
     }
-    key = (id(dataset), num_partitions, *settings.values())
+    dataset = load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
+    key = (c.task, c.data_root, c.data, c.classes, c.input_shape, num_partitions, *settings.values())
     if key not in _partitions:
         _partitions[key] = cached_partition(dataset, num_partitions, cache=Path(cache) if cache else None, **settings)
     return dataset, _partitions[key]
 
 
-_partitions: dict[tuple[Any, ...], list[np.ndarray]] = {}  # by data set (kept by load_dataset) and settings
+_partitions: dict[tuple[Any, ...], list[np.ndarray]] = {}  # by data set and settings
 
 
 def _split(dataset: Dataset, indices: np.ndarray, config: RunConfig, name: str) -> Split:

@@ -94,7 +94,7 @@ class FileStore:
 def _read(path: Path) -> Note:
     with _opened(path) as file:
         facts = dict(file.metadata())
-        return Note(int(facts.pop("round")), {name: file.get_tensor(name) for name in file.keys()}, facts)  # noqa: SIM118
+        return Note(int(facts.pop("round")), {name: file.get_tensor(name) for name in file.keys()}, facts)
 
 
 def _read_round(path: Path) -> int:

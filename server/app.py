@@ -33,7 +33,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     logging.getLogger("flwr").addFilter(one_line_errors)
     config = checked_config(context.run_config)
-    path = new_run_dir(config)
+    path = new_run_dir(config, prepared=True)
     log(INFO, "run directory: %s", path)
     result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
     log(INFO, "mean test accuracy: %s", result["mean-test-accuracy"])
@@ -82,8 +82,11 @@ def initial_layout(config: RunConfig) -> Layout:
     """The initial model; its weights depend on the seed alone."""
     spec = task_spec(config.task, config.classes, config.input_shape)
     network = build_network(
-        model_name(spec, config.model), spec.input_shape, spec.num_outputs,
-        seed=derive_seed(config.seed, "model"), buffers=config.buffers,
+        model_name(spec, config.model),
+        spec.input_shape,
+        spec.num_outputs,
+        seed=derive_seed(config.seed, "model"),
+        buffers=config.buffers,
     )
     classes, features = network.classifier.weight.shape
     return Layout(network.dump(), network.variances(), (classes, features))

@@ -17,7 +17,8 @@ from strategies.pfedsv import PFedSV
 from wire.config import ConfigError, RunConfig, Settings, Value, choose, split_sections
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo, PFedSim, PFedSV)
+    method.name: method
+    for method in (Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo, PFedSim, PFedSV)
 }
 
 

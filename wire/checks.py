@@ -69,7 +69,7 @@ class Personalized:
 
 def check_personalized(reply: Message, order: PersonalizeOrder, kinds: tuple[str, ...]) -> Personalized:
     """The judgement in `reply`; it may speak of those in the order only, and wish for at most as many as allowed."""
-    metrics, vectors = _metrics(_records(reply))
+    _, vectors = _metrics(_records(reply))
     try:
         judgement = Judgement.from_record(reply.content.config_records.get(ORDER, {}))
     except (ValueError, TypeError) as error:

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -478,8 +477,7 @@ def test_the_relevance_is_written_beside_the_truth(federate, tmp_path):
 
     with pytest.raises(SystemExit) as end:
         main(
-            ["run", "--strategy", "pfedsv", "--num-server-rounds", "3", "--num-clients", "6", "--workers", "0"]
-            + ["--run-dir", str(tmp_path / "run")]
+            f"run --strategy pfedsv --num-server-rounds 3 --num-clients 6 --workers 0 --run-dir {tmp_path}/run".split()
         )
     assert end.value.code == 0
     rows = [line.split(",") for line in (tmp_path / "run" / "relevance.csv").read_text().splitlines()]
