@@ -10,7 +10,7 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
-from server.matrices import PairMatrix, write_matrices
+from server.matrices import PairMatrix, label_sharing, write_matrices
 from server.roundlog import RoundLog
 from server.rundir import RunDirectory, new_run_dir, write_json
 from strategies.federation import RunFailed
@@ -76,9 +76,15 @@ def run(
     config = config.model_copy(update={"run_dir": str(run_dir)})
     method = METHODS[config.strategy](config, settings[config.strategy], layout, [directory, *observers])
     method.start(grid, pack(layout.parts), num_rounds=config.num_server_rounds, timeout=config.round_timeout)
-    correlations = write_matrices(run_dir, method.matrices(), label_overlap)
-    if correlations:
-        write_json(run_dir / "truth.json", {"correlation-with-label-overlap": correlations})
+    matrices = method.matrices()
+    correlations = write_matrices(run_dir, matrices, label_overlap)
+    if label_overlap is not None and matrices:
+        truth: dict[str, Any] = {"correlation-with-label-overlap": correlations}
+        if "relevance" in matrices:  # its sign means something
+            truth["clients-whose-positive-scores-are-exactly-the-label-sharers"] = label_sharing(
+                matrices["relevance"], label_overlap
+            )
+        write_json(run_dir / "truth.json", truth)
     return directory.finish() | {"correlation-with-label-overlap": correlations}
 
 
