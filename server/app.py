@@ -11,6 +11,7 @@ from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
 from server.matrices import PairMatrix, write_matrices
+from server.report import write_report
 from server.roundlog import RoundLog
 from server.rundir import RunDirectory, new_run_dir, write_json
 from strategies.federation import RunFailed
@@ -75,7 +76,9 @@ def run(
     correlations = write_matrices(run_dir, method.matrices(), label_overlap)
     if correlations:
         write_json(run_dir / "truth.json", {"correlation-with-label-overlap": correlations})
-    return directory.finish() | {"correlation-with-label-overlap": correlations}
+    result = directory.finish()
+    write_report(run_dir)
+    return result | {"correlation-with-label-overlap": correlations}
 
 
 def initial_layout(config: RunConfig) -> Layout:
