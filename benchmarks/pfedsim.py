@@ -14,7 +14,9 @@ import os
 import resource
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -26,6 +28,7 @@ from cli.run import prepare
 from cli.simulation import SimulationGrid, Workers
 from games.similarity import aggregation_weights, similarity_rows
 from server.app import run
+from strategies.observer import Observer
 from strategies.pool import ModelPool
 from tasks.models import build_network
 
@@ -65,19 +68,15 @@ def measure_server_share(data_root: str, rounds: int = 6) -> None:
     })  # fmt: skip
     marks: list[float] = []
 
-    class Mark:
+    class Mark(Observer):
         """Notes the main process's CPU seconds after every round."""
 
-        def started(self, clients: object) -> None: ...
-
-        def progress(self, *args: object) -> None: ...
-
-        def round_ended(self, event: object, state: object) -> None:
+        def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
             marks.append(time.process_time())
 
     pool = Workers(1)
     with tempfile.TemporaryDirectory() as directory:
-        run(SimulationGrid(pool, 100, config, directory), config, Path(directory), [Mark()])  # type: ignore[list-item]
+        run(SimulationGrid(pool, 100, config, directory), config, Path(directory), [Mark()])
     pool.close()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     clients = (usage.ru_utime + usage.ru_stime) / rounds

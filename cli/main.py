@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -45,6 +46,12 @@ def data(settings: tuple[str, ...], plot: str, **options: Any) -> None:
     from cli.data import data_command
 
     data_command(given_values(options, settings), plot)
+
+
+def report(run: str) -> None:
+    from server.report import write_report
+
+    print(write_report(Path(run)))
 
 
 def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | None, **options: Any) -> None:
@@ -213,6 +220,14 @@ Example: `coterie up --clients 4 --strategy fedper --task digits --num-server-ro
             """Make a certificate authority, the server's certificate, and a key pair for each client.
 
 Example: `coterie keys keys --names ward-7,ward-8 --server-names fl.example.org,10.0.0.5`""",
+        ),
+        "report": _command(
+            "report",
+            report,
+            [TyperArgument(param_decls=["run"], metavar="RUN", help="A run directory.")],
+            """Make `report.html` of a run, finished or not: curves, every client, who was left out and why, all settings.
+
+Example: `coterie report runs/20261116-120000-fedavg-digits`""",
         ),
         "data": _command(
             "data",

@@ -11,6 +11,7 @@ from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
 from server.matrices import PairMatrix, label_sharing, write_matrices
+from server.report import write_report
 from server.roundlog import RoundLog
 from server.rundir import RunDirectory, new_run_dir, write_json
 from strategies.federation import RunFailed
@@ -85,7 +86,9 @@ def run(
                 matrices["relevance"], label_overlap
             )
         write_json(run_dir / "truth.json", truth)
-    return directory.finish() | {"correlation-with-label-overlap": correlations}
+    result = directory.finish()
+    write_report(run_dir)
+    return result | {"correlation-with-label-overlap": correlations}
 
 
 def announce_privacy(config: RunConfig, privacy: PrivacySettings) -> None:
