@@ -104,7 +104,8 @@ class PFedSV(Method):
         return tuple(part for part in self.layout.parts if part in self.shared + self.exchanged)
 
     def train_content(self, client: str, server_round: int) -> RecordDict:
-        """The shared parts go along, unless this client got them at the end of the round before."""
+        """The shared parts go along, unless this client has them: from the end of the round before, or, as long as nobody
+        has trained, because the seed gives everybody the same first model."""
         up_to_date = bool(self.shared) and self.current.get(client) == self.last_round
         order = TrainOrder(
             server_round,
@@ -114,7 +115,8 @@ class PFedSV(Method):
             keep=tuple(self.layout.parts),
             continues=self.last_round if up_to_date else 0,
         )
-        return content(order, self.packed(self.shared) if self.shared and not up_to_date else None)
+        known = up_to_date or not self.versions
+        return content(order, self.packed(self.shared) if self.shared and not known else None)
 
     def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
         pool = self.models()

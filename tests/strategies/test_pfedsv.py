@@ -153,10 +153,10 @@ def test_the_shared_extractor_is_the_mean_and_travels_once(federate):
             mean = sum(n * trained[c]["extractor"].astype(float) for c, n in counts.items()) / sum(counts.values())
             np.testing.assert_allclose(received["extractor"], mean, rtol=1e-4, atol=1e-6)
         for asked, _ in exchanges(run, server_round, "train").values():
-            assert (MODEL in asked.content.array_records) == (server_round == 1)  # afterwards they have it
+            assert MODEL not in asked.content.array_records  # they have it
     size = run.events[-1]["bytes-up"]["0"]
     classifier = 4 * (84 * 10 + 10)
-    for event in run.events[1:]:
+    for event in run.events:
         assert all(down <= size + 5 * (classifier + 200) for down in event["bytes-down"].values())
 
 
@@ -487,3 +487,18 @@ def test_the_relevance_is_written_beside_the_truth(federate, tmp_path):
         for other, value in zip(rows[0][1:], row[1:], strict=True):
             assert float(value) == pytest.approx(event["relevance"][row[0]].get(other, 0.0), abs=1e-5)
     assert (tmp_path / "run" / "relevance.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_with_some_clients_in_a_round_the_extractor_is_sent_to_those_that_have_an_old_one(federate):
+    run = federate(**{**SOME, "pfedsv.shared-extractor": True, "num-server-rounds": 6})
+    before: set[str] = set()
+    for server_round in range(1, 7):
+        asked = exchanges(run, server_round, "train")
+        for client, (message, _) in asked.items():
+            assert (MODEL in message.content.array_records) == (server_round > 1 and client not in before)
+        before = set(asked)
+        latest = next(iter(exchanges(run, server_round).values()))[0].content.array_records[MODEL]
+        for message, _ in exchanges(run, server_round, "evaluate").values():
+            np.testing.assert_array_equal(
+                unpack(message.content.array_records[MODEL])["extractor"], unpack(latest)["extractor"]
+            )
