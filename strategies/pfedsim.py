@@ -40,7 +40,6 @@ class PFedSimSettings(Settings):
     store: Literal["auto", "memory", "disk"] = Field(
         "auto", description="Where the server keeps the clients' models; auto: in memory up to 2 GB."
     )
-    fine_tune_epochs: int = Field(0, ge=0, description="Epochs a client trains its mixed model before it is tested.")
 
 
 class PFedSim(FedAvg):
@@ -83,8 +82,7 @@ class PFedSim(FedAvg):
         if not self.personal_phase(server_round):
             return super().evaluate_content(client, server_round)
         self.kinds = ("personal",)
-        order = EvaluateOrder(server_round, self.kinds, self.settings.fine_tune_epochs)
-        return content(order, pack(self.mixed.pop(client)))
+        return content(EvaluateOrder(server_round, self.kinds), pack(self.mixed.pop(client)))
 
     # What becomes of the answers.
 

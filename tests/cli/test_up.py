@@ -51,6 +51,7 @@ def test_all_of_the_run_is_in_its_directory(finished: tuple[Any, subprocess.Comp
         "events.jsonl",
         "keys",
         "logs",
+        "report.html",
         "result.json",
     }
     assert sorted(path.name for path in (run_dir / "logs").iterdir()) == [
