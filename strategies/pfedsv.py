@@ -208,7 +208,8 @@ class PFedSV(Method):
     def learn(self, client: str, server_round: int, answer: Personalized) -> None:
         order, names = self.orders[client], self.roster(client)
         self.relevance[client] = {names[name]: score for name, score in answer.relevance.items()}
-        self.wishes[client] = [names[name] for name in answer.judgement.wishes]
+        if order.roster:  # who was alone could not ask for anything
+            self.wishes[client] = [names[name] for name in answer.judgement.wishes]
         members = [names[name] for name in answer.judgement.members]
         self.held[client] = {other: self.versions[other] for other in members} if order.keep_models else {}
         if self.shared:

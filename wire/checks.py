@@ -80,8 +80,7 @@ def check_personalized(reply: Message, order: PersonalizeOrder, kinds: tuple[str
         raise Refused(f"wishes: {len(wishes)} models asked for, at most {order.top_k} are allowed")
     _pseudonyms("known", judgement.known, order.roster)
     _pseudonyms("members and left-out", judgement.members + judgement.left_out, order.sent + order.held)
-    texts = all(isinstance(reason, str) for reason in judgement.reasons)
-    if len(judgement.reasons) != len(judgement.left_out) or not texts:
+    if len(judgement.reasons) != len(judgement.left_out):
         raise Refused("reasons: one for each model that was left out")
     size = 1 + len(judgement.members)
     values, weights = _vector(vectors, "values", size), _vector(vectors, "weights", size)

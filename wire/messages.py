@@ -110,6 +110,11 @@ class Judgement(_Record):
     known: tuple[str, ...]
     wishes: tuple[str, ...]  # for the next time, best first
 
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
+                raise ValueError(f"Judgement: {name} must be a list of texts")
+
 
 @dataclass(frozen=True)
 class EvaluateOrder(_Record):

@@ -285,8 +285,10 @@ def test_the_pool_has_the_latest_models_and_tells_their_age(federate):
         (lambda j: {"members": ["x"]}, "members and left-out: unknown pseudonym 'x'"),
         (lambda j: {"reasons": ["x"]}, "reasons: one for each model that was left out"),
         (lambda j: {"more": 1}, "Judgement: expected the fields"),
+        (lambda j: {"wishes": 5}, "Judgement: wishes must be a list of texts"),
+        (lambda j: {"members": [1, 2]}, "Judgement: members must be a list of texts"),
     ],
-    ids=["unknown", "too many", "twice", "members", "reasons", "fields"],
+    ids=["unknown", "too many", "twice", "members", "reasons", "fields", "a number", "numbers"],
 )
 def test_a_bad_judgement_is_refused(federate, spoil, reason):
     def tamper(asked: Message, answered: Message, client: str) -> Message:
@@ -502,3 +504,11 @@ def test_with_some_clients_in_a_round_the_extractor_is_sent_to_those_that_have_a
             np.testing.assert_array_equal(
                 unpack(message.content.array_records[MODEL])["extractor"], unpack(latest)["extractor"]
             )
+
+
+def test_who_was_alone_in_the_first_round_is_sent_models_in_the_next(federate):
+    run = federate(**{**SOME, "fraction-train": 0.01, "num-server-rounds": 12})
+    first = next(iter(exchanges(run, 1)))
+    assert order_of(exchanges(run, 1)[first][0]).roster == ()
+    later = [exchanges(run, r)[first][0] for r in range(2, 13) if first in exchanges(run, r)]
+    assert later and len(order_of(later[0]).sent) in (1, 2)
