@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from cli.communication import communication, communication_table
 from cli.presets import PRESETS, Preset
 from cli.run import default_workers, prepare, simulate
 from cli.simulation import Workers
@@ -31,8 +32,9 @@ def compare_command(
     preset = PRESETS[choose("preset", preset_name, list(PRESETS))] if preset_name else None
     if quick and not preset:
         raise ConfigError("--quick: is for presets; add --preset NAME")
+    given = values
     if preset:
-        values = {**preset.values, **(preset.quick if quick else {}), **values}
+        values = {**preset.values, **(preset.quick if quick else {})}
         strategies, seeds = strategies or preset.strategies, seeds or ("1" if quick else preset.seeds)
     names = [
         choose("strategies", name, list(METHODS)) for name in parse_list("strategies", strategies or DEFAULT_STRATEGIES)
@@ -40,7 +42,7 @@ def compare_command(
     numbers = parse_seeds(seeds or DEFAULT_SEEDS)
     cells = preset.cells if preset else {"": {}}
     runs: list[Run] = [
-        (cell, name, seed, prepare({**values, **different, "strategy": name, "seed": seed}))
+        (cell, name, seed, prepare({**values, **different, **given, "strategy": name, "seed": seed}))
         for cell, different in cells.items()
         for name in names
         for seed in numbers
@@ -53,11 +55,20 @@ def compare_command(
         rows = {cell: summarise(names, _all_of(cell, runs, base, pool, console)) for cell in cells}
     finally:
         pool.close()
-    task = str(runs[0][3]["task"])
-    write_json(base / "comparison.json", {"task": task, "seeds": numbers, "rows": rows if preset else rows[""]})
-    for cell in cells:
+    tasks = {cell: str(config["task"]) for cell, _, _, config in runs}
+    write_json(
+        base / "comparison.json",
+        {"task": tasks if preset else tasks[""], "seeds": numbers, "rows": rows if preset else rows[""]},
+    )
+    for cell, task in tasks.items():
         paper = _paper_column(preset, task, cell) if preset else {}
-        Console().print(comparison_table(rows[cell], f"{task}, {cell}" if cell else task, numbers, paper, preset))
+        where = task if cell in ("", task) else f"{task}, {cell}"
+        Console().print(comparison_table(rows[cell], where, numbers, paper, preset))
+    if preset and preset.communication:
+        folders = {(cell, name): base / cell / f"{name}-seed{seed}" for cell, name, seed, _ in runs}
+        figures = communication(folders)
+        write_json(base / "communication.json", figures)
+        Console().print(communication_table(figures))
     console.print(f"run directory: {base}", highlight=False, soft_wrap=True)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from typer.core import TyperOption
 
-from strategies.registry import METHODS
+from strategies.registry import METHODS, settings_classes
 from tasks.models import MODELS
 from tasks.spec import TASKS
 from wire.config import ConfigError, RunConfig, Value
@@ -44,7 +44,7 @@ def config_options(leave_out: Iterable[str] = ()) -> list[click.Parameter]:
             param_decls=["--set", "settings"],
             multiple=True,
             metavar="KEY=VALUE",
-            help=f"A setting of one method, for example --set fedprox.mu=0.1. Keys: {', '.join(method_keys())}.",
+            help=f"A setting of a method or of privacy, for example --set fedprox.mu=0.1. Keys: {', '.join(method_keys())}.",
             rich_help_panel="What to run",
         )
     )
@@ -52,7 +52,7 @@ def config_options(leave_out: Iterable[str] = ()) -> list[click.Parameter]:
 
 
 def method_keys() -> list[str]:
-    return [f"{name}.{key}" for name, method in METHODS.items() for key in method.settings_class.keys()]
+    return [f"{name}.{key}" for name, settings in settings_classes().items() for key in settings.keys()]
 
 
 def given_values(arguments: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Value]:

@@ -21,9 +21,72 @@ class Preset:
     quick: Mapping[str, Value]  # goes over `values`, with one seed
     metric: str = "accuracy"  # the column that the paper's numbers stand beside
     paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # (task, cell, strategy) -> percent
+    communication: bool = False  # also print what travels, for this model and for large ones
 
+
+PFEDSV = "Wu et al. 2022, arXiv:2202.02502"
+PFEDSV_VALUES: dict[str, Value] = {
+    "model": "lenet5",
+    "num-clients": 10,
+    "num-server-rounds": 20,
+    "fraction-train": 1.0,
+    "local-epochs": 5,
+    "batch-size": 32,
+    "evaluate-every": 5,
+    "fedprox.mu": 0.1,
+    "fedfomo.models": 5,
+    "pfedsv.top-k": 5,
+}
+PFEDSV_QUICK: dict[str, Value] = {"num-server-rounds": 4, "local-epochs": 1, "evaluate-every": 2}
+PFEDSV_TASKS: dict[str, dict[str, Value]] = {
+    "mnist": {"task": "mnist", "learning-rate": 0.01},
+    "fashion-mnist": {"task": "fashion-mnist", "learning-rate": 0.01},
+    "cifar10": {"task": "cifar10", "learning-rate": 0.1},
+}
+PFEDSV_RIVALS = "local,fedavg,fedavg-ft,fedprox,fedfomo,fedper,pfedsv"
 
 PRESETS = {
+    "pfedsv-table1": Preset(
+        title="pFedSV, two labels per client: 10 clients, all taking part",
+        source=PFEDSV,
+        strategies=PFEDSV_RIVALS,
+        seeds="1,2,3",
+        values={**PFEDSV_VALUES, "partition": "pathological", "labels-per-client": 2},
+        cells=PFEDSV_TASKS,
+        quick=PFEDSV_QUICK,
+    ),
+    "pfedsv-table2": Preset(
+        title="pFedSV, Dirichlet partitions with alpha = 0.1: 10 clients, all taking part",
+        source=PFEDSV,
+        strategies=PFEDSV_RIVALS,
+        seeds="1,2,3",
+        values={**PFEDSV_VALUES, "partition": "dirichlet", "dirichlet-alpha": 0.1},
+        cells=PFEDSV_TASKS,
+        quick=PFEDSV_QUICK,
+    ),
+    "pfedsv-communication": Preset(
+        title="pFedSV, what travels: measured with LeNet-5, counted for ResNet-34 and VGG-19",
+        source=PFEDSV,
+        strategies="fedavg,fedfomo,pfedsv",
+        seeds="1",
+        values={**PFEDSV_VALUES, "task": "mnist", "learning-rate": 0.01, "partition": "pathological"},
+        cells={"whole-models": {}, "shared-extractor": {"pfedsv.shared-extractor": True}},
+        quick=PFEDSV_QUICK,
+        communication=True,
+    ),
+    "pfedsv-privacy": Preset(
+        title="pFedSV with DP-SGD: noise multiplier 0 (off), 1 and 2",
+        source=PFEDSV,
+        strategies="local,fedavg,pfedsv",
+        seeds="1,2,3",
+        values={**PFEDSV_VALUES, "task": "mnist", "learning-rate": 0.1, "partition": "pathological"},
+        cells={
+            "sigma-0": {},
+            "sigma-1": {"privacy.mode": "dp-sgd", "privacy.noise-multiplier": 1.0},
+            "sigma-2": {"privacy.mode": "dp-sgd", "privacy.noise-multiplier": 2.0},
+        },
+        quick=PFEDSV_QUICK,
+    ),
     "pfedsim-table3": Preset(
         title="pFedSim, Table 3: 100 clients, Dirichlet partitions",
         source="Tan et al. 2023, arXiv:2305.15706",

@@ -8,11 +8,16 @@ from flwr.clientapp import ClientApp
 
 from client.fomo import mix
 from client.participant import Participant, received_parts
+from client.pfedsv import personalize
+from client.privacy import train_privately, with_noise
+from client.store import OWN
 from tasks.models import Network
+from tasks.training import Samples, Trained
 from tasks.training import evaluate as evaluate_network
 from tasks.training import train as train_network
+from wire.checks import Refused
 from wire.fingerprint import fingerprint
-from wire.messages import ORDER, OTHERS, EvaluateOrder, Hello, TrainOrder, reply
+from wire.messages import ORDER, OTHERS, EvaluateOrder, Hello, PersonalizeOrder, TrainOrder, reply
 
 app = ClientApp()
 
@@ -31,7 +36,10 @@ def train(message: Message, context: Context) -> Message:
     me = Participant.of(context)
     order = TrainOrder.from_record(message.content.config_records[ORDER])
     network = me.network()
-    network.load(me.store.own_parts(order.round) | received_parts(message.content, network))
+    kept = me.store.recall(OWN, order.round)
+    if order.continues and (kept is None or kept.round != order.continues):
+        raise Refused(f"what this client kept in round {order.continues} is not here: send the whole model")
+    network.load((kept.arrays if kept else {}) | received_parts(message.content, network))
     return _train_and_reply(message, me, order, network, {})
 
 
@@ -47,22 +55,47 @@ def train_fomo(message: Message, context: Context) -> Message:
     return _train_and_reply(message, me, order, network, {"weights": weights.tolist()})
 
 
+@app.train("personalize")
+def train_personalize(message: Message, context: Context) -> Message:
+    order = PersonalizeOrder.from_record(message.content.config_records[ORDER])
+    return Message(personalize(Participant.of(context), order, message.content), reply_to=message)
+
+
 def _train_and_reply(
     message: Message, me: Participant, order: TrainOrder, network: Network, more: dict[str, list[float]]
 ) -> Message:
     started = time.process_time()
     samples = me.train_samples()
-    rng = me.rng("train", order.round)
-    loss, steps = 0.0, 0
-    for parts, epochs in zip(order.phase_parts, order.phase_epochs, strict=True):
-        done = train_network(
-            network, samples, me.sgd(order.proximal_mu), epochs=epochs, rng=rng, parts=parts.split("+")
-        )
-        loss, steps = done.loss, steps + done.steps
+    done, spent = local_training(me, order, network, samples)
     if order.keep:
         me.store.keep(order.round, network.dump(order.keep))
-    metrics = {"num-samples": len(samples), "loss": loss, "steps": steps, "cpu-seconds": time.process_time() - started}
-    return Message(reply({**metrics, **more}, network.dump(order.upload)), reply_to=message)
+    upload = network.dump(order.upload)
+    if me.privacy.mode == "weights":
+        upload = with_noise(me, upload, order.round)
+    metrics = {
+        "num-samples": len(samples),
+        "loss": done.loss,
+        "steps": done.steps,
+        "cpu-seconds": time.process_time() - started,
+    }
+    return Message(reply({**metrics, **spent, **more}, upload), reply_to=message)
+
+
+def local_training(
+    me: Participant, order: TrainOrder, network: Network, samples: Samples
+) -> tuple[Trained, dict[str, float]]:
+    """All phases of the order; also the privacy spent, where it is counted."""
+    sgd = me.sgd(order.proximal_mu)
+    phases = [(tuple(p.split("+")), n) for p, n in zip(order.phase_parts, order.phase_epochs, strict=True)]
+    rng = me.rng("train", order.round)
+    if me.privacy.mode == "dp-sgd":
+        done, epsilon = train_privately(me, network, samples, sgd, phases, order.round)
+        return done, {"epsilon": epsilon}
+    loss, steps = 0.0, 0
+    for parts, epochs in phases:
+        done = train_network(network, samples, sgd, epochs=epochs, rng=rng, parts=parts)
+        loss, steps = done.loss, steps + done.steps
+    return Trained(loss, steps), {}
 
 
 @app.evaluate()

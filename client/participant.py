@@ -17,6 +17,7 @@ from tasks.training import Samples, Sgd
 from wire.checks import Refused, checked_array
 from wire.config import ConfigError, RunConfig, split_sections
 from wire.messages import MODEL, Parts
+from wire.privacy import PrivacySettings
 from wire.randomness import derive_seed, generator
 
 
@@ -24,6 +25,7 @@ from wire.randomness import derive_seed, generator
 class Participant:
     name: str
     config: RunConfig
+    privacy: PrivacySettings
     spec: TaskSpec
     store: Store
     device: str
@@ -32,12 +34,15 @@ class Participant:
     @classmethod
     def of(cls, context: Context) -> "Participant":
         config = RunConfig.parse(split_sections(context.run_config)[0])
+        privacy = PrivacySettings.of(context.run_config)
         torch.set_num_threads(int(context.node_config.get("threads", config.threads)))
         name = client_name(context)
         state_dir = context.node_config.get("state-dir")
         store = FileStore(Path(str(state_dir)), name) if state_dir else ContextStore(context)
         device = pick_device(str(context.node_config.get("device", config.device)))
-        return cls(name, config, task_spec(config.task, config.classes, config.input_shape), store, device, context)
+        return cls(
+            name, config, privacy, task_spec(config.task, config.classes, config.input_shape), store, device, context
+        )
 
     def data(self) -> ClientData:
         return load_client_data(self.context.node_config, self.config, self.name)
@@ -58,7 +63,10 @@ class Participant:
         """The run's network with its initial weights."""
         c, spec = self.config, self.spec
         model = model_name(spec, c.model)
-        network, initial = _initial_network(model, spec.input_shape, spec.num_outputs, c.seed, c.buffers, self.device)
+        group_norm = self.privacy.mode == "dp-sgd"
+        network, initial = _initial_network(
+            model, spec.input_shape, spec.num_outputs, c.seed, c.buffers, group_norm, self.device
+        )
         network.load(initial)
         return network
 
@@ -77,6 +85,7 @@ class Participant:
             "input-shape": shape,
             "outputs": str(self.spec.num_outputs),
             "buffers": self.config.buffers,
+            "group-norm": str(self.privacy.mode == "dp-sgd").lower(),
         }
         self.store.save_model(network, facts)
 
@@ -96,10 +105,22 @@ def received_parts(records: RecordDict, network: Network) -> Parts:
 
 @functools.lru_cache(maxsize=1)
 def _initial_network(
-    model: str, input_shape: tuple[int, ...], num_outputs: int, seed: int, buffers: str, device: str
+    model: str,
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    seed: int,
+    buffers: str,
+    group_norm: bool,
+    device: str,
 ) -> tuple[Network, Parts]:
     network = build_network(
-        model, input_shape, num_outputs, seed=derive_seed(seed, "model"), buffers=buffers, device=device
+        model,
+        input_shape,
+        num_outputs,
+        seed=derive_seed(seed, "model"),
+        buffers=buffers,
+        group_norm=group_norm,
+        device=device,
     )
     return network, network.dump()
 

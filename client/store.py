@@ -1,16 +1,21 @@
-"""What a client keeps between messages: its own model parts, and its personal model as it would use it.
+"""What a client keeps between messages: its own model parts, what it remembers of others, and its personal model.
 
 With `state-dir` in the node configuration these are files that survive a restart:
 
-    <state-dir>/state/<name>.safetensors       own parts after the last training; under state/previous/ of the round before
-    <state-dir>/models/<name>.safetensors      the personal model, with torch's names for its tensors
+    <state-dir>/state/<name>.safetensors          own parts after the last training
+    <state-dir>/state/<topic>/<name>.safetensors  what a method remembers, or the privacy accountant
+    <state-dir>/models/<name>.safetensors         the personal model, with torch's names for its tensors
 
-Without, as in `flwr run`'s simulation, the own parts live in Flower's context for the length of the run.
+What belongs to a round is kept twice, the latest and, in a directory `previous` beside it, that of the round before: a repeated
+round starts where it started first. Without `state-dir`, as in `flwr run`'s simulation, all but the personal model lives in
+Flower's context for the length of the run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import ConfigRecord, Context
@@ -21,12 +26,28 @@ from tasks.files import write_atomically
 from tasks.models import Network
 from wire.messages import Parts, pack, unpack
 
+OWN = "own"  # the topic of the client's own model parts
+
+
+@dataclass(frozen=True)
+class Note:
+    """Arrays and short texts, written down in a round."""
+
+    round: int
+    arrays: Parts
+    facts: dict[str, str] = field(default_factory=dict)
+
 
 class Store(Protocol):
     def own_parts(self, before_round: int) -> Parts:
         """The parts kept in the latest round before `before_round`: a repeated round starts where it started first."""
 
     def keep(self, server_round: int, parts: Parts) -> None: ...
+
+    def recall(self, topic: str, before_round: int) -> Note | None:
+        """The latest note on this topic from a round before `before_round`; only the last two rounds are there."""
+
+    def remember(self, topic: str, note: Note) -> None: ...
 
     def save_model(self, network: Network, facts: Mapping[str, str]) -> None: ...
 
@@ -35,59 +56,92 @@ class FileStore:
     def __init__(self, directory: Path, name: str) -> None:
         if not name or name.startswith(".") or "/" in name:
             raise ValueError(f"client-name = {name!r}: must not be empty, start with '.' or contain '/'")
-        self.current = directory / "state" / f"{name}.safetensors"
-        self.previous = directory / "state" / "previous" / f"{name}.safetensors"
-        self.model = directory / "models" / f"{name}.safetensors"
+        self.state = directory / "state"
+        self.file = f"{name}.safetensors"
+        self.current, self.previous = self._paths(OWN)
+        self.model = directory / "models" / self.file
 
     def own_parts(self, before_round: int) -> Parts:
-        for path in (self.current, self.previous):
-            if path.exists():
-                kept_round, parts = _read(path)
-                if kept_round < before_round:
-                    return parts
-        return {}
+        note = self.recall(OWN, before_round)
+        return note.arrays if note else {}
 
     def keep(self, server_round: int, parts: Parts) -> None:
-        if self.current.exists() and _read(self.current)[0] < server_round:
-            write_atomically(self.previous, self.current.read_bytes())
-        write_atomically(self.current, save(parts, metadata={"round": str(server_round)}))
+        self.remember(OWN, Note(server_round, parts))
+
+    def recall(self, topic: str, before_round: int) -> Note | None:
+        for path in self._paths(topic):
+            if path.exists():
+                note = _read(path)
+                if note.round < before_round:
+                    return note
+        return None
+
+    def remember(self, topic: str, note: Note) -> None:
+        current, previous = self._paths(topic)
+        if current.exists() and _read_round(current) < note.round:
+            write_atomically(previous, current.read_bytes())
+        write_atomically(current, save(note.arrays, metadata={**note.facts, "round": str(note.round)}))
 
     def save_model(self, network: Network, facts: Mapping[str, str]) -> None:
         tensors = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
         write_atomically(self.model, save(tensors, metadata=dict(facts)))
 
+    def _paths(self, topic: str) -> tuple[Path, Path]:
+        directory = self.state if topic == OWN else self.state / topic
+        return directory / self.file, directory / "previous" / self.file
 
-def _read(path: Path) -> tuple[int, Parts]:
+
+def _read(path: Path) -> Note:
+    with _opened(path) as file:
+        facts = dict(file.metadata())
+        return Note(int(facts.pop("round")), {name: file.get_tensor(name) for name in file.keys()}, facts)
+
+
+def _read_round(path: Path) -> int:
+    with _opened(path) as file:
+        return int(file.metadata()["round"])
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="numpy") as file:
-            return int((file.metadata() or {})["round"]), {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, KeyError, ValueError) as error:
+            yield file
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a client state of Coterie ({error}); move it away to start afresh") from None
 
 
 class ContextStore:
-    """Keeps the own parts in Flower's context; personal models are not written anywhere."""
+    """Keeps notes in Flower's context; personal models are not written anywhere."""
 
     def __init__(self, context: Context) -> None:
         self.state = context.state
 
     def own_parts(self, before_round: int) -> Parts:
-        for slot in ("current", "previous"):
-            if slot in self.state.array_records and self._round(slot) < before_round:
-                return {name: np.array(value) for name, value in unpack(self.state.array_records[slot]).items()}
-        return {}
+        note = self.recall(OWN, before_round)
+        return note.arrays if note else {}
 
     def keep(self, server_round: int, parts: Parts) -> None:
-        if "current" in self.state.array_records and self._round("current") < server_round:
-            self.state["previous"] = self.state.array_records["current"]
-            self.state["previous-round"] = self.state.config_records["current-round"]
-        self.state["current"] = pack(parts)
-        self.state["current-round"] = ConfigRecord({"round": server_round})
+        self.remember(OWN, Note(server_round, parts))
+
+    def recall(self, topic: str, before_round: int) -> Note | None:
+        for slot in (f"{topic}-current", f"{topic}-previous"):
+            if slot in self.state.array_records and self._round(slot) < before_round:
+                arrays = {name: np.array(value) for name, value in unpack(self.state.array_records[slot]).items()}
+                facts = {key: str(value) for key, value in self.state.config_records[f"{slot}-facts"].items()}
+                return Note(int(facts.pop("round")), arrays, facts)
+        return None
+
+    def remember(self, topic: str, note: Note) -> None:
+        current, previous = f"{topic}-current", f"{topic}-previous"
+        if current in self.state.array_records and self._round(current) < note.round:
+            self.state[previous] = self.state.array_records[current]
+            self.state[f"{previous}-facts"] = self.state.config_records[f"{current}-facts"]
+        self.state[current] = pack(note.arrays)
+        self.state[f"{current}-facts"] = ConfigRecord({**note.facts, "round": str(note.round)})
 
     def save_model(self, network: Network, facts: Mapping[str, str]) -> None:
         """Nowhere to save it."""
 
     def _round(self, slot: str) -> int:
-        value = self.state.config_records[f"{slot}-round"]["round"]
-        assert isinstance(value, int)
-        return value
+        return int(str(self.state.config_records[f"{slot}-facts"]["round"]))

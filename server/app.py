@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +10,20 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
-from server.matrices import PairMatrix, write_matrices
+from server.matrices import PairMatrix, label_sharing, write_matrices
 from server.report import write_report
 from server.roundlog import RoundLog
 from server.rundir import RunDirectory, new_run_dir, write_json
 from strategies.federation import RunFailed
 from strategies.observer import Observer
 from strategies.registry import METHODS, parse_config
-from tasks.models import ModelError, build_network
+from tasks.models import ModelError, Network, build_network, has_batchnorm
 from tasks.resolve import model_name, task_spec
 from tasks.samples import DataError
 from wire.checks import Layout
-from wire.config import ConfigError, RunConfig, Value
+from wire.config import ConfigError, RunConfig, Settings, Value
 from wire.messages import pack
+from wire.privacy import PrivacySettings
 from wire.randomness import derive_seed
 
 USER_ERRORS = (ConfigError, DataError, ModelError, RunFailed)
@@ -55,7 +56,7 @@ def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
     checked = config.as_config() | {"model": model_name(spec, config.model)}
     for name, group in settings.items():
         checked |= group.as_config(prefix=f"{name}.")
-    initial_layout(config)  # a model that does not fit the task, or a wrong file of the user's
+    initial_layout(config, settings["privacy"])  # a model that does not fit the task, or a wrong file of the user's
     return checked
 
 
@@ -69,27 +70,48 @@ def run(
     """All rounds of a run; its result. `label_overlap` is the truth about pairs of clients, which only a simulation knows."""
     config, settings = parse_config(values)
     directory = RunDirectory(run_dir, values)
-    layout = initial_layout(config)
+    privacy = settings["privacy"]
+    assert isinstance(privacy, PrivacySettings)
+    layout = initial_layout(config, privacy)
+    announce_privacy(config, privacy)
     config = config.model_copy(update={"run_dir": str(run_dir)})
     method = METHODS[config.strategy](config, settings[config.strategy], layout, [directory, *observers])
     method.start(grid, pack(layout.parts), num_rounds=config.num_server_rounds, timeout=config.round_timeout)
-    correlations = write_matrices(run_dir, method.matrices(), label_overlap)
-    if correlations:
-        write_json(run_dir / "truth.json", {"correlation-with-label-overlap": correlations})
+    matrices = method.matrices()
+    correlations = write_matrices(run_dir, matrices, label_overlap)
+    if label_overlap is not None and matrices:
+        truth: dict[str, Any] = {"correlation-with-label-overlap": correlations}
+        if "relevance" in matrices:  # its sign means something
+            truth["clients-whose-positive-scores-are-exactly-the-label-sharers"] = label_sharing(
+                matrices["relevance"], label_overlap
+            )
+        write_json(run_dir / "truth.json", truth)
     result = directory.finish()
     write_report(run_dir)
     return result | {"correlation-with-label-overlap": correlations}
 
 
-def initial_layout(config: RunConfig) -> Layout:
+def announce_privacy(config: RunConfig, privacy: PrivacySettings) -> None:
+    if privacy.mode == "weights":
+        log(WARNING, "privacy.mode = 'weights': noise is added to uploaded weights; this gives no formal guarantee")
+    if privacy.mode == "dp-sgd" and has_batchnorm(initial_network(config)):
+        log(WARNING, "privacy.mode = 'dp-sgd': BatchNorm mixes samples; GroupNorm takes its place in this run")
+
+
+def initial_layout(config: RunConfig, privacy: Settings | None = None) -> Layout:
     """The initial model; its weights depend on the seed alone."""
+    network = initial_network(config, group_norm=isinstance(privacy, PrivacySettings) and privacy.mode == "dp-sgd")
+    classes, features = network.classifier.weight.shape
+    return Layout(network.dump(), network.variances(), (classes, features))
+
+
+def initial_network(config: RunConfig, *, group_norm: bool = False) -> Network:
     spec = task_spec(config.task, config.classes, config.input_shape)
-    network = build_network(
+    return build_network(
         model_name(spec, config.model),
         spec.input_shape,
         spec.num_outputs,
         seed=derive_seed(config.seed, "model"),
         buffers=config.buffers,
+        group_norm=group_norm,
     )
-    classes, features = network.classifier.weight.shape
-    return Layout(network.dump(), network.variances(), (classes, features))

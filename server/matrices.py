@@ -43,6 +43,17 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float | None:
     return float(spearmanr(x, y).statistic)
 
 
+def exact_rows(values: np.ndarray, overlap: np.ndarray) -> float:
+    """The share of clients whose positive values are exactly those of the clients that share a label with them."""
+    right = ((values > 0) == (overlap > 0)) | np.eye(len(values), dtype=bool)
+    return float(right.all(axis=1).mean())
+
+
+def label_sharing(matrix: PairMatrix, overlap: PairMatrix) -> float:
+    """`exact_rows` of a matrix, with the truth about the same clients in the same order."""
+    return exact_rows(matrix[1], _select(overlap, matrix[0]))
+
+
 def _select(matrix: PairMatrix, clients: Sequence[str]) -> np.ndarray:
     place = {client: i for i, client in enumerate(matrix[0])}
     chosen = [place[client] for client in clients]

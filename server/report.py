@@ -72,7 +72,7 @@ def write_report(run_dir: Path) -> Path:
         title=f"{config['strategy']} on {config['task']}",
         about=f"{len(events)} of {config['num-server-rounds']} rounds, {clients} clients tested, seed {config['seed']}",
         finished=(run_dir / "result.json").exists(),
-        tables=[_means(last), _clients(events, last), *_left_out(events)],
+        tables=[_means(last), _clients(events, last), *_privacy(config, events), *_left_out(events)],
         pictures=pictures,
         settings=sorted(config.items()),
     )
@@ -117,6 +117,21 @@ def _clients(events: Sequence[Mapping[str, Any]], last: Mapping[str, Any]) -> di
         rows.append([client, values["num-samples"], trained, f"{down:.2f}", f"{up:.2f}", *figures])
     head = ["client", "test samples", "rounds trained", "MB down", "MB up", *names]
     return {"title": "Clients", "head": head, "rows": rows}
+
+
+def _privacy(config: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What every client has spent, or that nothing is guaranteed."""
+    mode = config.get("privacy.mode", "off")
+    if mode == "off":
+        return []
+    if mode == "weights":
+        rows = [["noise on uploaded weights", "no formal guarantee"]]
+        return [{"title": "Privacy", "head": ["mode", "guarantee"], "rows": rows, "text_last": True}]
+    spent: dict[str, float] = {}
+    for event in events:
+        spent |= {client: told["epsilon"] for client, told in event["train"].items() if "epsilon" in told}
+    rows = [[client, f"{epsilon:.3f}", f"{config['privacy.delta']:g}"] for client, epsilon in spent.items()]
+    return [{"title": "Privacy (DP-SGD)", "head": ["client", "epsilon", "delta"], "rows": rows}]
 
 
 def _left_out(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -25,6 +25,14 @@ def result_of(config: Mapping[str, Value], clients: list[str], event: Mapping[st
     }
 
 
+def privacy_of(config: Mapping[str, Value], epsilon: Mapping[str, float]) -> dict[str, Any]:
+    """The mode, and what it guarantees: for dp-sgd (epsilon, delta) of every client that trained, for noisy weights nothing."""
+    mode = config["privacy.mode"]
+    if mode == "weights":
+        return {"mode": mode, "guarantee": "none"}
+    return {"mode": mode, "guarantee": "(epsilon, delta)", "delta": config["privacy.delta"], "epsilon": dict(epsilon)}
+
+
 def _of_kind(kind: str, mean: Mapping[str, float], metrics: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     def strip(values: Mapping[str, float]) -> dict[str, float]:
         return {name.removeprefix(f"{kind}."): value for name, value in values.items() if name.startswith(f"{kind}.")}

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from server.results import result_of
+from server.results import privacy_of, result_of
 from strategies.federation import RunFailed, name_order
 from strategies.observer import Observer
 from tasks.files import write_atomically
@@ -65,6 +65,7 @@ class RunDirectory(Observer):
         self.config = {**config, "run-dir": str(config["run-dir"])}
         self.clients: list[str] = []
         self.last_evaluation: Mapping[str, Any] | None = None
+        self.epsilon: dict[str, float] = {}  # of every client that trained with privacy
         write_json(path / "config.json", self.config)
 
     def started(self, clients: Mapping[str, Hello]) -> None:
@@ -73,6 +74,7 @@ class RunDirectory(Observer):
     def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         append_line(self.path / "events.jsonl", json.dumps(event))
         save_checkpoint(self.path, state)
+        self.epsilon |= {name: told["epsilon"] for name, told in event["train"].items() if "epsilon" in told}
         if "evaluate" in event:
             self.last_evaluation = event
 
@@ -82,6 +84,8 @@ class RunDirectory(Observer):
         if not result["models"]:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in list(result["not-tested"].items())[:3])
             raise RunFailed(f"round {result['rounds']}: no client could be tested. {reasons}")
+        if self.config.get("privacy.mode", "off") != "off":
+            result["privacy"] = privacy_of(self.config, self.epsilon)
         write_json(self.path / "result.json", result)
         return result
 

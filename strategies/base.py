@@ -18,7 +18,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from strategies.federation import Federation, Progress, RunFailed
+from strategies.federation import Federation, Progress, RunFailed, name_order
 from strategies.observer import Observer
 from wire.checks import Layout, Refused, Update, check_evaluation, check_update
 from wire.config import RunConfig, Settings
@@ -49,6 +49,8 @@ class Method(Strategy):
         self.observers = observers
         self.model: Parts = {}  # the global model, set by start()
         self.last_round = 0
+        self.num_rounds = config.num_server_rounds
+        self.tested: dict[str, Metrics] = {}
         self._packed: dict[tuple[str, ...], ArrayRecord] = {}
 
     # What a method defines.
@@ -71,6 +73,13 @@ class Method(Strategy):
 
     def prepare(self, server_round: int, clients: list[str]) -> None:
         """Before the messages to these clients are made: what is better done for all of them at once."""
+
+    def begin(self) -> None:
+        """All clients are there and nothing was sent yet: refuse settings that do not suit them."""
+
+    def after_train(self, server_round: int, clients: list[str], timeout: float) -> None:
+        """A second exchange of the round with the clients whose updates were used. What it finds out about their models
+        on the test samples it puts into `self.tested`: these clients are not tested again in this round."""
 
     def matrices(self) -> dict[str, tuple[list[str], np.ndarray]]:
         """What the method found out about pairs of clients: name -> (clients, a value for each pair)."""
@@ -122,7 +131,8 @@ class Method(Strategy):
         return self._messages(EVALUATE, self.federation.clients, self.evaluate_content, server_round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
-        metrics, refused = self._sort_out(replies, lambda reply: check_evaluation(reply, self.kinds))
+        answered, refused = self._sort_out(replies, lambda reply: check_evaluation(reply, self.kinds))
+        metrics = {name: (self.tested | answered)[name] for name in sorted(self.tested | answered, key=name_order)}
         mean = mean_metrics(metrics)
         self.event |= {"evaluate": metrics, "mean": mean, "not-tested": self.event.get("not-tested", {}) | refused}
         return MetricRecord({**mean})
@@ -139,6 +149,7 @@ class Method(Strategy):
     ) -> Result:
         """Run the rounds after `last_round` (0, or that of the loaded state) up to `num_rounds`."""
         result = Result()
+        self.num_rounds = num_rounds
         if not self.model:
             self.model = unpack(initial_arrays)
         self.summary()
@@ -148,13 +159,15 @@ class Method(Strategy):
             raise RunFailed(
                 "no client has a sample to test with: take fewer clients, more data, or a larger test-fraction"
             )
+        self.begin()
         for observer in self.observers:
             observer.started(self.federation.hellos)
         for server_round in range(self.last_round + 1, num_rounds + 1):
             self.event: dict[str, Any] = {"round": server_round, "left-out": {}}
+            self.tested = {}
             result.arrays, metrics = self._train(server_round, train_config or ConfigRecord(), timeout)
             result.train_metrics_clientapp[server_round] = metrics
-            if server_round % self.config.evaluate_every == 0 or server_round == num_rounds:
+            if self.evaluates(server_round):
                 metrics = self._evaluate(server_round, evaluate_config or ConfigRecord(), timeout)
                 result.evaluate_metrics_clientapp[server_round] = metrics
             if evaluate_fn and (central := evaluate_fn(server_round, result.arrays)) is not None:
@@ -165,6 +178,9 @@ class Method(Strategy):
         return result
 
     # Parts of a round.
+
+    def evaluates(self, server_round: int) -> bool:
+        return server_round % self.config.evaluate_every == 0 or server_round == self.num_rounds
 
     def sample(self, server_round: int) -> list[str]:
         """The clients that train in this round: a seeded share of those connected."""
@@ -191,6 +207,7 @@ class Method(Strategy):
                 log(WARNING, "round %d: client %s is left out: %s", server_round, name, reason)
             if arrays is not None and metrics is not None:
                 self.event["bytes-down"] = self.federation.sizes(messages)
+                self.after_train(server_round, list(self.event["train"]), timeout)
                 self.event["seconds"] = round(time.monotonic() - started, 3)
                 return arrays, metrics
             self.federation.welcome()
@@ -202,25 +219,42 @@ class Method(Strategy):
         )
 
     def _evaluate(self, server_round: int, config: ConfigRecord, timeout: float) -> MetricRecord:
-        """All clients, in waves: messages with a model for each of a thousand clients would not fit into memory at once."""
+        """All clients that were not tested in this round yet."""
         started = time.monotonic()
         size = sum(part.nbytes for part in self.layout.parts.values())
-        step = max(8, WAVE_BYTES // max(size, 1))
-        clients = self.federation.clients
-        tell = self._progress(server_round, "evaluate")
-        replies: list[Message] = []
-        self.event["not-tested"] = {}
-        for start in range(0, len(clients), step):
-            messages = self._messages(EVALUATE, clients[start : start + step], self.evaluate_content, server_round)
-            answers, silent = self.federation.exchange(messages, timeout, _from(start, len(clients), tell))
-            replies += answers
-            self.event["not-tested"] |= silent
+        clients = [name for name in self.federation.clients if name not in self.tested]
+        replies, silent, _ = self._in_waves(EVALUATE, clients, self.evaluate_content, server_round, size, timeout)
+        self.event["not-tested"] = silent
         metrics = self.aggregate_evaluate(server_round, replies)
         for name, reason in self.event["not-tested"].items():
             log(WARNING, "round %d: client %s could not be tested: %s", server_round, name, reason)
         self.event["evaluate-seconds"] = round(time.monotonic() - started, 3)
         self.federation.welcome()
         return metrics
+
+    def _in_waves(
+        self,
+        kind: str,
+        clients: list[str],
+        content: Callable[[str, int], RecordDict],
+        server_round: int,
+        size: int,
+        timeout: float,
+    ) -> tuple[list[Message], dict[str, str], dict[str, int]]:
+        """Messages of about `size` bytes to many clients, a few at a time: with a model for each of a thousand clients
+        they would not fit into memory at once. Returns replies, who was silent and why, and the bytes sent to each."""
+        step = max(8, WAVE_BYTES // max(size, 1))
+        tell = self._progress(server_round, kind.rpartition(".")[2])
+        replies: list[Message] = []
+        silent: dict[str, str] = {}
+        sizes: dict[str, int] = {}
+        for start in range(0, len(clients), step):
+            messages = self._messages(kind, clients[start : start + step], content, server_round)
+            answers, missing = self.federation.exchange(messages, timeout, _from(start, len(clients), tell))
+            replies += answers
+            silent |= missing
+            sizes |= self.federation.sizes(messages)
+        return replies, silent, sizes
 
     def _messages(
         self, kind: str, clients: list[str], content: Callable[[str, int], RecordDict], server_round: int

@@ -13,31 +13,43 @@ from strategies.fedprox import FedProx
 from strategies.fedrep import FedRep
 from strategies.local import Local
 from strategies.pfedsim import PFedSim
+from strategies.pfedsv import PFedSV
 from wire.config import ConfigError, RunConfig, Settings, Value, choose, split_sections
+from wire.privacy import PrivacySettings
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo, PFedSim)
+    method.name: method
+    for method in (Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo, PFedSim, PFedSV)
 }
 
 
+SECTIONS: dict[str, type[Settings]] = {"privacy": PrivacySettings}  # keys that are no method's
+
+
+def settings_classes() -> dict[str, type[Settings]]:
+    """What checks the keys under each name: methods, then the other sections."""
+    return {name: method.settings_class for name, method in METHODS.items()} | SECTIONS
+
+
 def parse_config(values: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Settings]]:
-    """The whole run configuration, every key checked: the top level, and the settings of every method."""
+    """The whole run configuration, every key checked: the top level, and the settings of every method and section."""
     top, sections = split_sections(values)
     config = RunConfig.parse(top)
     choose("strategy", config.strategy, list(METHODS))
+    classes = settings_classes()
     for section, keys in sections.items():
-        if section not in METHODS or not METHODS[section].settings_class.keys():
+        if section not in classes or not classes[section].keys():
             key = f"{section}.{next(iter(keys))}"
-            known = [name for name, method in METHODS.items() if method.settings_class.keys()]
+            known = [name for name, settings in classes.items() if settings.keys()]
             raise ConfigError(f"{key}: no method has keys under {section!r}; these have: {', '.join(known)}")
     return config, {
-        name: method.settings_class.parse(sections.get(name, {}), prefix=f"{name}.") for name, method in METHODS.items()
+        name: settings.parse(sections.get(name, {}), prefix=f"{name}.") for name, settings in classes.items()
     }
 
 
 def default_config() -> dict[str, Value]:
     """Every key with its default, as it stands in pyproject.toml."""
     values = RunConfig().as_config()
-    for name, method in METHODS.items():
-        values |= method.settings_class().as_config(prefix=f"{name}.")
+    for name, settings in settings_classes().items():
+        values |= settings().as_config(prefix=f"{name}.")
     return values

@@ -12,6 +12,7 @@ So which numbers belong to the classifier is known by construction, a model trav
 SGD is one operation per part. A part that a network has no numbers for is absent.
 """
 
+import math
 import runpy
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -105,11 +106,13 @@ def build_network(
     *,
     seed: int,
     buffers: str = "average",
+    group_norm: bool = False,
     device: str = "cpu",
 ) -> Network:
     """The network called `model` (or defined in the Python file `model`) with weights drawn from `seed`.
 
     `buffers="drop"` makes BatchNorm layers without running statistics: they normalise by the batch, in evaluation too.
+    `group_norm` puts GroupNorm in place of BatchNorm, which mixes samples and so cannot be trained with privacy.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -119,12 +122,27 @@ def build_network(
             extractor, classifier = MODELS[model](input_shape, num_outputs)
         else:
             raise ModelError(f"model = {model!r}: unknown; choose one of {', '.join(MODELS)}, or name a .py file")
+    if group_norm:
+        _replace_batchnorm(extractor)
     if buffers == "drop":
         for module in extractor.modules():
             if isinstance(module, _BatchNorm):
                 module.track_running_stats = False
                 module.running_mean = module.running_var = module.num_batches_tracked = None
     return Network(extractor.to(device), classifier.to(device))
+
+
+def has_batchnorm(network: nn.Module) -> bool:
+    return any(isinstance(module, _BatchNorm) for module in network.modules())
+
+
+def _replace_batchnorm(module: nn.Module) -> None:
+    for name, child in module.named_children():
+        if isinstance(child, _BatchNorm):
+            groups = math.gcd(32, child.num_features)  # 32 where it divides the channels (Wu & He 2018)
+            setattr(module, name, nn.GroupNorm(groups, child.num_features, eps=child.eps, affine=child.affine))
+        else:
+            _replace_batchnorm(child)
 
 
 def default_model(input_shape: tuple[int, ...], *, regression: bool) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from tasks.models import NORMALISATION, WEIGHTS, Network
@@ -137,14 +137,24 @@ def train(
     return Trained(loss=float(total) / (len(samples) * epochs), steps=steps)
 
 
-@torch.inference_mode()
 def outputs(network: Network, x: Tensor) -> Tensor:
     """The network's outputs in evaluation mode, (n, outputs)."""
     network.eval()
+    return _in_chunks(network, x)
+
+
+def features(network: Network, x: Tensor) -> Tensor:
+    """What the extractor makes of the inputs, in evaluation mode, (n, features)."""
+    network.eval()
+    return _in_chunks(network.extractor, x)
+
+
+@torch.inference_mode()
+def _in_chunks(module: nn.Module, x: Tensor) -> Tensor:
     if len(x) == 1:  # BatchNorm without running statistics cannot normalise one sample, but can the same one twice
-        doubled: Tensor = network(torch.cat([x, x]))
+        doubled: Tensor = module(torch.cat([x, x]))
         return doubled[:1]
-    return torch.cat([network(chunk) for chunk in x.tensor_split(_ends(len(x), EVALUATION_BATCH))])
+    return torch.cat([module(chunk) for chunk in x.tensor_split(_ends(len(x), EVALUATION_BATCH))])
 
 
 def evaluate(network: Network, samples: Samples) -> dict[str, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from wire.messages import METRICS, MODEL, ORDER, Hello, Parts, size_in_bytes
+from wire.messages import METRICS, MODEL, ORDER, Hello, Judgement, Parts, PersonalizeOrder, size_in_bytes
 
 LARGEST_COUNT = 10**9
 RAISED = re.compile(r"<class '[\w.]+'>:<'(.*)'>$")  # how Flower reports what a ClientApp raised
@@ -56,6 +56,57 @@ def check_evaluation(reply: Message, kinds: tuple[str, ...]) -> dict[str, float]
     return metrics
 
 
+@dataclass(frozen=True)
+class Personalized:
+    """A checked reply to a `PersonalizeOrder`; all others by their pseudonyms."""
+
+    judgement: Judgement
+    values: np.ndarray  # of the client itself, then of the members
+    weights: np.ndarray
+    relevance: dict[str, float]
+    tested: dict[str, float]  # empty where no test was asked for
+
+
+def check_personalized(reply: Message, order: PersonalizeOrder, kinds: tuple[str, ...]) -> Personalized:
+    """The judgement in `reply`; it may speak of those in the order only, and wish for at most as many as allowed."""
+    _, vectors = _metrics(_records(reply))
+    try:
+        judgement = Judgement.from_record(reply.content.config_records.get(ORDER, {}))
+    except (ValueError, TypeError) as error:
+        raise Refused(str(error)) from None
+    wishes = judgement.wishes
+    _pseudonyms("wishes", wishes, order.roster)
+    if len(wishes) > order.top_k:
+        raise Refused(f"wishes: {len(wishes)} models asked for, at most {order.top_k} are allowed")
+    _pseudonyms("known", judgement.known, order.roster)
+    _pseudonyms("members and left-out", judgement.members + judgement.left_out, order.sent + order.held)
+    texts = all(isinstance(reason, str) for reason in judgement.reasons)
+    if len(judgement.reasons) != len(judgement.left_out) or not texts:
+        raise Refused("reasons: one for each model that was left out")
+    size = 1 + len(judgement.members)
+    values, weights = _vector(vectors, "values", size), _vector(vectors, "weights", size)
+    if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
+        raise Refused("weights: must not be negative, and sum to 1")
+    relevance = _vector(vectors, "relevance", len(judgement.known)).tolist()
+    tested = check_evaluation(reply, kinds) if order.evaluate else {}
+    return Personalized(judgement, values, weights, dict(zip(judgement.known, relevance, strict=True)), tested)
+
+
+def _pseudonyms(what: str, names: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+    unknown = [name for name in names if name not in set(allowed)]
+    if unknown:
+        raise Refused(f"{what}: unknown pseudonym {str(unknown[0])[:40]!r}")
+    if len(set(names)) != len(names):
+        raise Refused(f"{what}: a pseudonym is named twice")
+
+
+def _vector(vectors: Mapping[str, np.ndarray], name: str, size: int) -> np.ndarray:
+    vector = vectors.get(name, np.zeros(0))
+    if vector.shape != (size,):
+        raise Refused(f"{name}: expected {size} numbers, got {vector.size}")
+    return vector
+
+
 def check_hello(reply: Message) -> Hello:
     record = _records(reply).config_records.get(ORDER)
     if record is None:
@@ -96,6 +147,16 @@ def _parts(records: RecordDict, layout: Layout, names: tuple[str, ...]) -> Parts
 
 def checked_array(name: str, model: ArrayRecord, like: np.ndarray) -> np.ndarray:
     """Part `name` of `model`, if it has the dtype, shape and kind of numbers of `like`."""
+    value = readable_array(name, model, like)
+    if not np.isfinite(value).all():
+        raise Refused(f"{name}: {int((~np.isfinite(value)).sum())} of {value.size} numbers are not finite")
+    return value
+
+
+def readable_array(name: str, model: ArrayRecord, like: np.ndarray) -> np.ndarray:
+    """Part `name` of `model`, if it has the dtype and shape of `like`; its numbers may be anything."""
+    if name not in model:
+        raise Refused(f"{name}: not sent")
     array = model[name]
     if array.dtype != str(like.dtype) or tuple(array.shape) != like.shape:
         raise Refused(f"{name}: expected {like.dtype} {like.shape}, got {array.dtype} {tuple(array.shape)}")
@@ -109,8 +170,6 @@ def checked_array(name: str, model: ArrayRecord, like: np.ndarray) -> np.ndarray
         raise Refused(f"{name}: an archive, not an array")
     if value.dtype != like.dtype or value.shape != like.shape:  # the header inside may differ from the one outside
         raise Refused(f"{name}: expected {like.dtype} {like.shape}, got {value.dtype} {value.shape}")
-    if not np.isfinite(value).all():
-        raise Refused(f"{name}: {int((~np.isfinite(value)).sum())} of {value.size} numbers are not finite")
     return value
 
 

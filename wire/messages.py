@@ -3,6 +3,7 @@
     query.hello    who are you, how much data have you?       -> Hello
     train          TrainOrder and model parts                 -> model parts, metrics
     train.fomo     TrainOrder and models of others, unnamed   -> model parts, metrics, weights of the others
+    train.personalize   PersonalizeOrder and the models asked for, under pseudonyms   -> Judgement, metrics
     evaluate       EvaluateOrder and model parts              -> metrics
 
 A model travels as its parts (tasks/models.py), one flat array each, because the number of arrays is what a message costs.
@@ -17,6 +18,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 HELLO, TRAIN, TRAIN_FOMO, EVALUATE = "query.hello", "train", "train.fomo", "evaluate"
+TRAIN_PERSONALIZE = "train.personalize"
 ORDER, MODEL, OTHERS, METRICS = "order", "model", "others", "metrics"
 
 Parts = dict[str, np.ndarray]  # part name -> flat vector
@@ -63,7 +65,8 @@ class Hello(_Record):
 class TrainOrder(_Record):
     """Start from the own parts, overwritten by those sent; train; upload and keep the named parts.
 
-    Phase k trains the parts `phase_parts[k]` (joined by '+') for `phase_epochs[k]` epochs.
+    Phase k trains the parts `phase_parts[k]` (joined by '+') for `phase_epochs[k]` epochs. With `continues`, what is
+    not sent must be what the client kept in that round; it refuses if it has not.
     """
 
     round: int
@@ -72,6 +75,40 @@ class TrainOrder(_Record):
     upload: tuple[str, ...]
     keep: tuple[str, ...] = ()
     proximal_mu: float = 0.0
+    continues: int = 0
+
+
+@dataclass(frozen=True)
+class PersonalizeOrder(_Record):
+    """Make the personal model from the own one, trained in this round, and those of others (pFedSV).
+
+    Others are known by pseudonyms that only this client has. `sent` came along, a row each; the models `held` the client
+    has from before, in the version named. It may ask for at most `top_k` of the `roster` next time.
+    """
+
+    round: int
+    top_k: int
+    alpha: float
+    parts: tuple[str, ...]  # what the models of others consist of
+    roster: tuple[str, ...]
+    sent: tuple[str, ...]
+    sent_versions: tuple[int, ...]
+    held: tuple[str, ...]
+    held_versions: tuple[int, ...]
+    keep_models: bool  # whether some may be wanted again in the same version
+    evaluate: bool
+
+
+@dataclass(frozen=True)
+class Judgement(_Record):
+    """What a client made of the models of others. In its metrics: `values` and `weights` of itself and the members, in
+    this order, and `relevance` of everybody in `known`."""
+
+    members: tuple[str, ...]  # whose models were used
+    left_out: tuple[str, ...]  # whose were not, and why
+    reasons: tuple[str, ...]
+    known: tuple[str, ...]
+    wishes: tuple[str, ...]  # for the next time, best first
 
 
 @dataclass(frozen=True)
@@ -99,8 +136,12 @@ def content(order: _Record, parts: ArrayRecord | None = None, **more: ArrayRecor
     return RecordDict(records)
 
 
-def reply(metrics: Mapping[str, Any], parts: Mapping[str, np.ndarray] | None = None) -> RecordDict:
+def reply(
+    metrics: Mapping[str, Any], parts: Mapping[str, np.ndarray] | None = None, record: _Record | None = None
+) -> RecordDict:
     records: dict[str, Any] = {METRICS: MetricRecord(cast(Any, dict(metrics)))}
+    if record is not None:
+        records[ORDER] = record.to_record()
     if parts is not None:
         records[MODEL] = pack(parts)
     return RecordDict(records)

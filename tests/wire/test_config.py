@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from server.app import checked_config
-from strategies.registry import METHODS, default_config, parse_config
+from strategies.registry import METHODS, default_config, parse_config, settings_classes
 from tasks.models import ModelError
 from tasks.samples import DataError
 from wire.config import ConfigError, RunConfig, choose, split_sections
@@ -94,7 +94,7 @@ def test_frozen():
 
 def test_defaults_come_back_as_they_are():
     config, settings = parse_config(default_config())
-    assert config == RunConfig() and set(settings) == set(METHODS)
+    assert config == RunConfig() and set(settings) == set(settings_classes())
     flat = config.as_config()
     for name, group in settings.items():
         flat |= group.as_config(prefix=f"{name}.")
