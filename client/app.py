@@ -12,7 +12,7 @@ from tasks.models import Network
 from tasks.training import evaluate as evaluate_network
 from tasks.training import train as train_network
 from wire.fingerprint import fingerprint
-from wire.messages import ORDER, OTHERS, EvaluateOrder, Hello, TrainOrder, reply
+from wire.messages import ORDER, OTHERS, EvaluateOrder, Hello, Parts, TrainOrder, reply
 
 app = ClientApp()
 
@@ -52,6 +52,12 @@ def _train_and_reply(
 ) -> Message:
     started = time.process_time()
     samples = me.train_samples()
+    attack = me.attack()
+    start: Parts = {}
+    if attack:
+        start, samples = network.dump(), attack.on_samples(samples)
+        if attack.starts_anew:
+            network.load(me.network().dump())
     rng = me.rng("train", order.round)
     loss, steps = 0.0, 0
     for parts, epochs in zip(order.phase_parts, order.phase_epochs, strict=True):
@@ -60,7 +66,10 @@ def _train_and_reply(
     if order.keep:
         me.store.keep(order.round, network.dump(order.keep))
     metrics = {"num-samples": len(samples), "loss": loss, "steps": steps, "cpu-seconds": time.process_time() - started}
-    return Message(reply({**metrics, **more}, network.dump(order.upload)), reply_to=message)
+    upload = network.dump(order.upload)
+    if attack:
+        upload = attack.on_update(start, upload, order.round)
+    return Message(reply({**metrics, **more}, upload), reply_to=message)
 
 
 @app.evaluate()

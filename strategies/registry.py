@@ -11,33 +11,53 @@ from strategies.fedfomo import FedFomo
 from strategies.fedper import FedPer
 from strategies.fedprox import FedProx
 from strategies.fedrep import FedRep
+from strategies.fedsv import FedSV
 from strategies.local import Local
 from strategies.pfedsim import PFedSim
+from strategies.robust import RFA, Krum, Median, TrimmedMean
+from strategies.s_fedavg import SFedAvg
+from strategies.shapleyfl import AFedSV, AFedSVPlus
+from wire.attack import AttackSettings
 from wire.config import ConfigError, RunConfig, Settings, Value, choose, split_sections
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo, PFedSim)
+    method.name: method
+    for method in (
+        *(Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo, PFedSim),
+        *(AFedSV, AFedSVPlus, FedSV, SFedAvg, RFA, Krum, Median, TrimmedMean),
+    )
 }
 
 
+SECTIONS: dict[str, type[Settings]] = {
+    **{method.section or name: method.settings_class for name, method in METHODS.items()},
+    "attack": AttackSettings,
+}
+
+
+def section_of(strategy: str) -> str:
+    """Where the settings of a method stand; some methods share a section."""
+    return METHODS[strategy].section or strategy
+
+
 def parse_config(values: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Settings]]:
-    """The whole run configuration, every key checked: the top level, and the settings of every method."""
+    """The whole run configuration, every key checked: the top level, and the settings of every section."""
     top, sections = split_sections(values)
     config = RunConfig.parse(top)
     choose("strategy", config.strategy, list(METHODS))
     for section, keys in sections.items():
-        if section not in METHODS or not METHODS[section].settings_class.keys():
+        if section not in SECTIONS or not SECTIONS[section].keys():
             key = f"{section}.{next(iter(keys))}"
-            known = [name for name, method in METHODS.items() if method.settings_class.keys()]
+            known = [name for name, settings in SECTIONS.items() if settings.keys()]
             raise ConfigError(f"{key}: no method has keys under {section!r}; these have: {', '.join(known)}")
     return config, {
-        name: method.settings_class.parse(sections.get(name, {}), prefix=f"{name}.") for name, method in METHODS.items()
+        name: settings.parse(sections.get(name, {}), prefix=f"{name}.") for name, settings in SECTIONS.items()
     }
 
 
 def default_config() -> dict[str, Value]:
     """Every key with its default, as it stands in pyproject.toml."""
     values = RunConfig().as_config()
-    for name, method in METHODS.items():
-        values |= method.settings_class().as_config(prefix=f"{name}.")
+    for name, settings in SECTIONS.items():
+        values |= settings().as_config(prefix=f"{name}.")
     return values
