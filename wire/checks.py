@@ -38,6 +38,11 @@ class Update:
     num_bytes: int
 
 
+def is_absence(reason: str) -> bool:
+    """Whether a client was left out because it failed or was away, and not for what it sent."""
+    return reason.startswith(("error ", "no answer "))
+
+
 def check_update(reply: Message, layout: Layout, upload: tuple[str, ...]) -> Update:
     """The update in `reply`, whose parts must look like those of `layout`."""
     records = _records(reply)
