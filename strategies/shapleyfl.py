@@ -9,8 +9,9 @@ AFedSV draws all clients alike, p_i = m / N. AFedSV+ draws client i with the pro
 smallest (games/sampling.py), but not below a floor: who was found useless must be able to come back.
 
 Where the paper is silent: a client's first SSV is 0.5; equal values, or a single client, leave SSV as it is; a client whose
-answer cannot be used (NaN, a wrong shape) has NSV 0, one that did not answer keeps what it had; running statistics are averaged with the same weights, normalised, because sum w/p is not 1; an update longer than `clip` times the median is
-shortened to that, because even a small weight of a huge update is huge.
+answer cannot be used (NaN, a wrong shape) has NSV 0, one that did not answer keeps what it had; running statistics are averaged
+with the same weights, normalised, because sum w/p is not 1; an update longer than `clip` times the median is shortened to that,
+because even a small weight of a huge update is huge.
 """
 
 from collections.abc import Mapping
