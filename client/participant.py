@@ -103,8 +103,9 @@ class Participant:
             "input-shape": shape,
             "outputs": str(self.spec.num_outputs),
             "buffers": self.config.buffers,
-            "group-norm": str(self.privacy.mode == "dp-sgd").lower(),
         }
+        if self.privacy.mode == "dp-sgd":
+            facts["group-norm"] = "true"
         self.store.save_model(network, facts)
 
     def sgd(self, proximal_mu: float = 0.0) -> Sgd:

@@ -40,9 +40,9 @@ def personalize(me: Participant, order: PersonalizeOrder, records: RecordDict) -
     if not len(validation):
         raise Refused("the validation split is empty: raise validation-fraction, or give this client more samples")
     network = me.network()
-    start = network.dump() | me.store.own_parts(order.round)
-    own = trained_model(me, order.round)
+    start = starting_point(me, network, order)
     shared = received_parts(records, network)
+    own = {part: value for part, value in trained_model(me, order.round).items() if part not in shared}
     memory = load_memory(me, order.round)
     others, problems = usable_models(order, records, memory, network)
 
@@ -71,6 +71,12 @@ def personalize(me: Participant, order: PersonalizeOrder, records: RecordDict) -
     wishes = choose(memory, order, me.rng("wishes", order.round))
     judgement = Judgement(tuple(names), tuple(problems), tuple(problems.values()), known, wishes)
     return reply(metrics, record=judgement)
+
+
+def starting_point(me: Participant, network: Network, order: PersonalizeOrder) -> Parts:
+    """What the parts that are exchanged were before this round's training."""
+    kept = me.store.own_parts(order.round)
+    return {part: kept.get(part, value) for part, value in network.dump(order.parts).items()}
 
 
 def trained_model(me: Participant, server_round: int) -> Parts:

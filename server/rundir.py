@@ -74,7 +74,7 @@ class RunDirectory(Observer):
     def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         append_line(self.path / "events.jsonl", json.dumps(event))
         save_checkpoint(self.path, state)
-        self.epsilon |= {name: told["epsilon"] for name, told in event["train"].items() if "epsilon" in told}
+        self.epsilon |= {name: told["epsilon"] for name, told in event.get("train", {}).items() if "epsilon" in told}
         if "evaluate" in event:
             self.last_evaluation = event
 
