@@ -51,7 +51,8 @@ def shapley_by_hand(run, server_round: int, metric: str = "accuracy") -> dict[st
 
     def utility(coalition):
         parts = {
-            part: np.mean([thetas[name][part] for name in coalition], axis=0) if coalition else base[part] for part in base
+            part: np.mean([thetas[name][part] for name in coalition], axis=0) if coalition else base[part]
+            for part in base
         }
         network.load({part: value.astype(base[part].dtype) for part, value in parts.items()})
         value = evaluate(network, samples)[metric]
@@ -211,7 +212,17 @@ def test_suspects_are_below_a_share_of_the_mean_weight():
 def test_bad_clients_are_found_and_told(federate, tmp_path, capsys):
     from cli.main import main
 
-    arguments = ["run", "--strategy", "afedsv-plus", "--num-server-rounds", "12", "--num-clients", "6", "--workers", "0"]
+    arguments = [
+        "run",
+        "--strategy",
+        "afedsv-plus",
+        "--num-server-rounds",
+        "12",
+        "--num-clients",
+        "6",
+        "--workers",
+        "0",
+    ]
     arguments += ["--partition", "iid", "--server-data", "0.2", "--model", "mlp", "--learning-rate", "0.2"]
     arguments += ["--set", "attack.kind=sign-flip", "--set", "attack.clients=1,4", "--run-dir", str(tmp_path / "run")]
     with pytest.raises(SystemExit) as end:
