@@ -1,10 +1,10 @@
 """What Flower loads: `server_app` and `client_app`, from the code beside this file and from no other.
 
 The packages of a Flower app are top-level modules, and names like `client` and `server` are common. Flower's simulation
-looks for modules in the directory where its daemon was started before it looks into the app, so a plain `client.app` may be
-the client of another app, or of another copy of this one. Therefore Flower is given this module, with a name of its own. It
-puts its directory first on the path and throws out modules of the same names that came from elsewhere; and where Flower hands
-the ClientApp on to another process, it travels as an order to do the same there.
+looks for modules in the directory where its daemon was started before it looks into the app, so a plain `client.app`
+may be the client of another app, or of another copy of this one. Therefore Flower is given this module, with a name of
+its own. It puts its directory first on the path and throws out modules of the same names that came from elsewhere; and
+where Flower hands the ClientApp on to another process, it travels as an order to do the same there.
 """
 
 import copyreg
@@ -18,8 +18,8 @@ PACKAGES = ("cli", "client", "games", "server", "strategies", "tasks", "wire")
 def loader(module: str) -> Callable[[], Any]:
     """A function that loads `app` of a module beside this file, in whatever process it is called.
 
-    It uses nothing of this module, and as an inner function it is pickled with its code: in the other process `import coterie`
-    might find another copy.
+    It uses nothing of this module, and as an inner function it is pickled with its code: in the other process
+    `import coterie` might find another copy.
     """
     home, packages = os.path.dirname(os.path.realpath(__file__)), PACKAGES
 

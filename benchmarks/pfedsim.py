@@ -14,7 +14,9 @@ import os
 import resource
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -26,6 +28,7 @@ from cli.run import prepare
 from cli.simulation import SimulationGrid, Workers
 from games.similarity import aggregation_weights, similarity_rows
 from server.app import run
+from strategies.observer import Observer
 from strategies.pool import ModelPool
 from tasks.models import build_network
 
@@ -51,8 +54,10 @@ def measure_aggregation(clients: int = 1000) -> None:
     start = time.process_time()
     square @ matrix
     bare = time.process_time() - start
-    print(f"aggregation for {clients} x LeNet5 ({matrix.shape[1]} numbers each): {ours:.2f} CPU s, bare product {bare:.2f}, "
-          f"ratio {ours / bare:.2f}; all similarities {similar:.2f} CPU s")
+    print(
+        f"aggregation for {clients} x LeNet5 ({matrix.shape[1]} numbers each): {ours:.2f} CPU s, bare product {bare:.2f}, "
+        f"ratio {ours / bare:.2f}; all similarities {similar:.2f} CPU s"
+    )
 
 
 def measure_server_share(data_root: str, rounds: int = 6) -> None:
@@ -63,25 +68,23 @@ def measure_server_share(data_root: str, rounds: int = 6) -> None:
     })  # fmt: skip
     marks: list[float] = []
 
-    class Mark:
+    class Mark(Observer):
         """Notes the main process's CPU seconds after every round."""
 
-        def started(self, clients: object) -> None: ...
-
-        def progress(self, *args: object) -> None: ...
-
-        def round_ended(self, event: object, state: object) -> None:
+        def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
             marks.append(time.process_time())
 
     pool = Workers(1)
     with tempfile.TemporaryDirectory() as directory:
-        run(SimulationGrid(pool, 100, config, directory), config, Path(directory), [Mark()])  # type: ignore[list-item]
+        run(SimulationGrid(pool, 100, config, directory), config, Path(directory), [Mark()])
     pool.close()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     clients = (usage.ru_utime + usage.ru_stime) / rounds
     personal = (marks[-1] - marks[rounds // 2 - 1]) / (rounds - rounds // 2)
-    print(f"server in a personal round of 100 clients: {personal:.3f} CPU s, clients {clients:.2f}, "
-          f"share {100 * personal / (personal + clients):.1f} %")
+    print(
+        f"server in a personal round of 100 clients: {personal:.3f} CPU s, clients {clients:.2f}, "
+        f"share {100 * personal / (personal + clients):.1f} %"
+    )
 
 
 def measure_disk(clients: int) -> None:
@@ -100,8 +103,10 @@ def measure_disk(clients: int) -> None:
         mixed = time.process_time() - start
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         size = sum(path.stat().st_size for path in Path(directory).iterdir())
-    print(f"{clients} x MobileNetV2 on disk: {size / 2**30:.1f} GiB in files, peak memory grew by {(after - before) / 1024:.0f} MiB, "
-          f"{written:.1f} CPU s to write all, {mixed:.1f} to mix for 10 clients")
+    print(
+        f"{clients} x MobileNetV2 on disk: {size / 2**30:.1f} GiB in files, peak memory grew by "
+        f"{(after - before) / 1024:.0f} MiB, {written:.1f} CPU s to write all, {mixed:.1f} to mix for 10 clients"
+    )
 
 
 if __name__ == "__main__":

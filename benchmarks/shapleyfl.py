@@ -11,23 +11,20 @@ repetition and without memory, takes 950 evaluations; its NSV error is compared 
 import argparse
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from cli.run import prepare
-from cli.simulation import SimulationGrid, Workers
+from client.data import partitioned
 from games.shapley import estimate, normalise, shapley_from_table
-from server.app import run
 from strategies.fedavg import average
 from strategies.game import mixture, server_samples
 from strategies.registry import parse_config
 from tasks.coalition_models import CoalitionModels
 from tasks.models import build_network
-from tasks.training import Samples, chosen_samples, evaluate, train, Sgd
-from client.data import partitioned
+from tasks.training import Samples, Sgd, chosen_samples, evaluate, train
 
 AUTHORS = 950  # evaluations of their code in a round of ten clients
 CLIENTS = 10
@@ -53,7 +50,9 @@ def one_round(task: str, data_root: str, images: int) -> tuple[Any, list[dict[st
     return network, models, server_samples(config, "cpu")
 
 
-def plain_loop(network: Any, models: list[dict[str, np.ndarray]], samples: Samples, masks: list[int]) -> tuple[np.ndarray, float]:
+def plain_loop(
+    network: Any, models: list[dict[str, np.ndarray]], samples: Samples, masks: list[int]
+) -> tuple[np.ndarray, float]:
     """Utilities of these coalitions, one evaluation after the other, and the CPU seconds."""
     started = time.process_time()
     found = []
@@ -93,7 +92,9 @@ def game(task: str, data_root: str, images: int, plain: int, threads: int) -> di
     slow, slow_seconds = plain_loop(network, models, samples, shown)
     per_plain = slow_seconds / plain
     fast = CoalitionModels(network, samples, "accuracy", threads)
-    mixtures = np.array([mixture(frozenset(i for i in range(CLIENTS) if mask >> i & 1), CLIENTS, 1.0) for mask in masks])
+    mixtures = np.array(
+        [mixture(frozenset(i for i in range(CLIENTS) if mask >> i & 1), CLIENTS, 1.0) for mask in masks]
+    )
     started = time.process_time()
     utilities = fast.utilities(models, mixtures)
     exact_seconds = time.process_time() - started
@@ -113,7 +114,9 @@ def game(task: str, data_root: str, images: int, plain: int, threads: int) -> di
     return {
         "task": task,
         "images": len(samples),
-        "largest difference of a utility to the plain loop": float(np.abs(utilities[[masks.index(m) for m in shown]] - slow).max()),
+        "largest difference of a utility to the plain loop": float(
+            np.abs(utilities[[masks.index(m) for m in shown]] - slow).max()
+        ),
         "CPU seconds per evaluation, plain loop": per_plain,
         "CPU seconds per evaluation, exact game": per_fast,
         "CPU seconds, plain loop of 950": per_plain * AUTHORS,
@@ -136,4 +139,9 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.what == "game":
-        print(json.dumps(game(arguments.task, arguments.data_root, arguments.images, arguments.plain, arguments.threads), indent=2))
+        print(
+            json.dumps(
+                game(arguments.task, arguments.data_root, arguments.images, arguments.plain, arguments.threads),
+                indent=2,
+            )
+        )

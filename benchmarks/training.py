@@ -1,6 +1,6 @@
 """What Coterie adds to the bare torch loop, in CPU seconds: for local training, and for whole simulated rounds.
 
-    python benchmarks/training.py --data DIR [--rounds 3]
+    python benchmarks/training.py --data DIR [--rounds 5]
 
 1. Local training on preloaded tensors against a loop over the same batches with torch.optim.SGD.
 2. Rounds of FedAvg as `coterie run` does them (lenet5, 100 clients, Dirichlet 0.1, half of the data for testing, 10 clients
@@ -35,6 +35,7 @@ from wire.config import RunConfig, split_sections
 from wire.randomness import derive_seed, generator
 
 torch.set_num_threads(1)
+REPEATS = 2
 
 
 def bare_network(network: Network) -> nn.Module:
@@ -59,7 +60,9 @@ def bare_training(module: nn.Module, samples: Samples, epochs: int, batch_size: 
 
 def measure_training(repeats: int = 5) -> None:
     rng = np.random.default_rng(0)
-    samples = Samples(torch.from_numpy(rng.normal(size=(640, 1, 28, 28)).astype("f")), torch.from_numpy(rng.integers(0, 10, 640)))
+    samples = Samples(
+        torch.from_numpy(rng.normal(size=(640, 1, 28, 28)).astype("f")), torch.from_numpy(rng.integers(0, 10, 640))
+    )
     ours, bare = [], []
     for _ in range(repeats):
         network = build_network("lenet5", (1, 28, 28), 10, seed=1)
@@ -70,8 +73,10 @@ def measure_training(repeats: int = 5) -> None:
         start = time.process_time()
         bare_training(module, samples, 5, 32, 0.01)
         bare.append(time.process_time() - start)
-    print(f"local training, lenet5, 640 samples, 5 epochs: {min(ours):.3f} CPU s, bare loop {min(bare):.3f}, "
-          f"ratio {min(ours) / min(bare):.2f} (best of {repeats})")
+    print(
+        f"local training, lenet5, 640 samples, 5 epochs: {min(ours):.3f} CPU s, bare loop {min(bare):.3f}, "
+        f"ratio {min(ours) / min(bare):.2f} (best of {repeats})"
+    )
 
 
 def bare_rounds(config: RunConfig, rounds: int) -> float:
@@ -86,7 +91,7 @@ def bare_rounds(config: RunConfig, rounds: int) -> float:
     start = time.process_time()
     for server_round in range(1, rounds + 1):
         number = round(config.fraction_train * config.num_clients)
-        chosen = generator(config.seed, "sample", server_round).choice(config.num_clients, size=number, replace=False)
+        chosen = generator(config.seed, "sample", server_round).permutation(config.num_clients)[:number]
         total = sum(len(trains[i]) for i in chosen)
         mean = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in state.items()}
         for i in chosen:
@@ -100,21 +105,14 @@ def bare_rounds(config: RunConfig, rounds: int) -> float:
         with torch.inference_mode():
             for samples in tests:
                 outputs = torch.cat([module(chunk) for chunk in samples.x.split(512)])
-                float((outputs.argmax(1) == samples.y).float().mean()), float(functional.cross_entropy(outputs, samples.y))
+                float((outputs.argmax(1) == samples.y).float().mean())
+                float(functional.cross_entropy(outputs, samples.y))
     return time.process_time() - start
 
 
 def simulated_rounds(config: dict, workers: int) -> tuple[float, float]:
-    """(CPU, wall) seconds of the rounds as `coterie run` does them, with its files, in all its processes.
+    """(CPU, wall) seconds of the rounds as `coterie run` does them, with its files and report, in all its processes."""
 
-    One run with half of the rounds is taken off, and with it whatever happens once per run.
-    """
-    rounds = int(config["num-server-rounds"])
-    long, short = (_simulate({**config, "num-server-rounds": n}, workers) for n in (2 * rounds, rounds))
-    return long[0] - short[0], long[1] - short[1]
-
-
-def _simulate(config: dict, workers: int) -> tuple[float, float]:
     def cpu() -> float:
         usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return sum(usage.ru_utime + usage.ru_stime for usage in usages)
@@ -129,9 +127,20 @@ def _simulate(config: dict, workers: int) -> tuple[float, float]:
 
 def measure_rounds(data_root: str, rounds: int) -> None:
     values = {
-        "strategy": "fedavg", "task": "fashion-mnist", "model": "lenet5", "num-clients": 100, "partition": "dirichlet",
-        "dirichlet-alpha": 0.1, "test-fraction": 0.5, "validation-fraction": 0.0, "fraction-train": 0.1, "local-epochs": 5,
-        "batch-size": 32, "learning-rate": 0.01, "num-server-rounds": rounds, "data-root": data_root,
+        "strategy": "fedavg",
+        "task": "fashion-mnist",
+        "model": "lenet5",
+        "num-clients": 100,
+        "partition": "dirichlet",
+        "dirichlet-alpha": 0.1,
+        "test-fraction": 0.5,
+        "validation-fraction": 0.0,
+        "fraction-train": 0.1,
+        "local-epochs": 5,
+        "batch-size": 32,
+        "learning-rate": 0.01,
+        "num-server-rounds": rounds,
+        "data-root": data_root,
     }
     try:
         config = prepare(values)
@@ -139,20 +148,25 @@ def measure_rounds(data_root: str, rounds: int) -> None:
         print(f"{error}\nusing the digits instead")
         config = prepare({**values, "task": "digits", "num-clients": 50})
     settings = RunConfig.parse(split_sections(config)[0])
-    # rounds + 1 .. 2 rounds are what the difference of two simulated runs leaves
-    bare = bare_rounds(settings, 2 * rounds) - bare_rounds(settings, rounds)
-    one_cpu, one_wall = simulated_rounds(config, 1)
-    two_cpu, two_wall = simulated_rounds(config, 2)
-    print(f"{settings.task}, {settings.num_clients} clients, {rounds} rounds of FedAvg: bare loop {bare:.2f} CPU s")
-    print(f"  coterie, 1 worker:  {one_cpu:.2f} CPU s, ratio {one_cpu / bare:.2f}, {one_wall:.2f} s wall")
-    print(f"  coterie, 2 workers: {two_cpu:.2f} CPU s, ratio {two_cpu / bare:.2f}, {two_wall:.2f} s wall, "
-          f"{two_cpu / two_wall:.2f} cores busy, {one_wall / two_wall:.2f} times as fast as 1 worker")
+    bare, ones, twos = [], [], []
+    for _ in range(REPEATS):  # in turn: what else the machine does changes with time
+        bare.append(bare_rounds(settings, rounds))
+        ones.append(simulated_rounds(config, 1))
+        twos.append(simulated_rounds(config, 2))
+    least = min(bare)
+    print(f"{settings.task}, {settings.num_clients} clients, {rounds} rounds of FedAvg: bare loop {least:.2f} CPU s")
+    for workers, measured in ((1, ones), (2, twos)):
+        cpu, wall = min(c for c, _ in measured), min(w for _, w in measured)
+        print(
+            f"  coterie, {workers} workers: {cpu:.2f} CPU s, ratio {cpu / least:.2f}; "
+            f"{wall:.2f} s wall, {cpu / wall:.2f} cores busy"
+        )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="data", help="directory with fashion-mnist.npz")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     from cli.progress import quiet_flower
 

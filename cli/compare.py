@@ -11,6 +11,7 @@ from rich.table import Table
 from cli.presets import PRESETS, Preset
 from cli.run import default_workers, prepare, simulate
 from cli.simulation import Workers
+from client.participant import pick_device
 from server.rundir import new_run_dir, write_json
 from strategies.registry import METHODS
 from wire.config import ConfigError, Value, choose
@@ -20,7 +21,12 @@ Run = tuple[str, str, int, dict[str, Value]]  # cell, strategy, seed, configurat
 
 
 def compare_command(
-    values: Mapping[str, Value], strategies: str | None, seeds: str | None, preset_name: str, quick: bool, workers: int | None
+    values: Mapping[str, Value],
+    strategies: str | None,
+    seeds: str | None,
+    preset_name: str,
+    quick: bool,
+    workers: int | None,
 ) -> None:
     preset = PRESETS[choose("preset", preset_name, list(PRESETS))] if preset_name else None
     if quick and not preset:
@@ -28,13 +34,18 @@ def compare_command(
     if preset:
         values = {**preset.values, **(preset.quick if quick else {}), **values}
         strategies, seeds = strategies or preset.strategies, seeds or ("1" if quick else preset.seeds)
-    names = [choose("strategies", name, list(METHODS)) for name in parse_list("strategies", strategies or DEFAULT_STRATEGIES)]
+    names = [
+        choose("strategies", name, list(METHODS)) for name in parse_list("strategies", strategies or DEFAULT_STRATEGIES)
+    ]
     numbers = parse_seeds(seeds or DEFAULT_SEEDS)
     cells = preset.cells if preset else {"": {}}
     runs: list[Run] = [
         (cell, name, seed, prepare({**values, **different, "strategy": name, "seed": seed}))
-        for cell, different in cells.items() for name in names for seed in numbers
+        for cell, different in cells.items()
+        for name in names
+        for seed in numbers
     ]
+    pick_device(str(runs[0][3]["device"]))
     console = Console(stderr=True)
     pool = Workers(default_workers() if workers is None else workers)
     try:
@@ -104,7 +115,11 @@ def _paper_column(preset: Preset, task: str, cell: str) -> dict[str, float]:
 
 
 def comparison_table(
-    rows: Sequence[Mapping[str, Any]], where: str, seeds: Sequence[int], paper: Mapping[str, float], preset: Preset | None
+    rows: Sequence[Mapping[str, Any]],
+    where: str,
+    seeds: Sequence[int],
+    paper: Mapping[str, float],
+    preset: Preset | None,
 ) -> Table:
     metric = "accuracy" if any("personal.accuracy" in row for row in rows) else "loss"
     scale = 100 if metric == "accuracy" else 1
@@ -120,7 +135,9 @@ def comparison_table(
     for title in ["strategy", *columns.values(), *[f"{key.split('-')[0]} ~ overlap" for key in correlations]]:
         table.add_column(title, justify="left" if title == "strategy" else "right")
     if paper:
-        table.add_column("paper (by samples)" if preset and preset.metric.endswith("weighted") else "paper", justify="right")
+        table.add_column(
+            "paper (by samples)" if preset and preset.metric.endswith("weighted") else "paper", justify="right"
+        )
         table.caption = f"paper: {preset.source if preset else ''}"
     table.add_column("seconds", justify="right")
     for row in rows:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,7 +17,9 @@ WORKERS_HELP = "Worker processes; results do not depend on it. 0: all in this pr
 
 
 def _workers() -> click.Parameter:
-    return TyperOption(param_decls=["--workers"], type=click.IntRange(min=0), metavar="N", help=WORKERS_HELP, rich_help_panel="Places")
+    return TyperOption(
+        param_decls=["--workers"], type=click.IntRange(min=0), metavar="N", help=WORKERS_HELP, rich_help_panel="Places"
+    )
 
 
 def run(settings: tuple[str, ...], workers: int | None, **options: Any) -> None:
@@ -45,6 +48,12 @@ def data(settings: tuple[str, ...], plot: str, **options: Any) -> None:
     data_command(given_values(options, settings), plot)
 
 
+def report(run: str) -> None:
+    from server.report import write_report
+
+    print(write_report(Path(run)))
+
+
 def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | None, **options: Any) -> None:
     from cli.up import up_command
 
@@ -58,16 +67,45 @@ def keys(directory: str, clients: int | None, names: str, server_names: str) -> 
 
 
 def _port(name: str, text: str) -> click.Parameter:
-    return TyperOption(param_decls=[f"--{name}"], type=click.IntRange(1, 65535), metavar="N", help=text, rich_help_panel="Places")
+    return TyperOption(
+        param_decls=[f"--{name}"], type=click.IntRange(1, 65535), metavar="N", help=text, rich_help_panel="Places"
+    )
+
+
+class Stopped(Exception):
+    """Ctrl-C. Typer would end the program without a word."""
 
 
 def _command(name: str, callback: Callable[..., None], params: list[click.Parameter], text: str) -> TyperCommand:
-    return TyperCommand(name=name, callback=callback, params=params, help=text, rich_markup_mode="markdown")
+    def call(**options: Any) -> None:
+        try:
+            callback(**options)
+        except KeyboardInterrupt:
+            raise Stopped from None
+
+    return TyperCommand(name=name, callback=call, params=params, help=text, rich_markup_mode="markdown")
 
 
-NOT_DATA = ("strategy", "model", "local-epochs", "batch-size", "learning-rate", "momentum", "weight-decay", "buffers", "device",
-            "threads", "num-server-rounds", "fraction-train", "evaluate-every", "quorum", "round-retries", "round-timeout",
-            "join-timeout", "run-dir")
+NOT_DATA = (
+    "strategy",
+    "model",
+    "local-epochs",
+    "batch-size",
+    "learning-rate",
+    "momentum",
+    "weight-decay",
+    "buffers",
+    "device",
+    "threads",
+    "num-server-rounds",
+    "fraction-train",
+    "evaluate-every",
+    "quorum",
+    "round-retries",
+    "round-timeout",
+    "join-timeout",
+    "run-dir",
+)
 
 program = TyperGroup(
     name="coterie",
@@ -80,33 +118,67 @@ Begin with `coterie compare`, which runs three methods on data that are always t
     no_args_is_help=True,
     commands={
         "run": _command(
-            "run", run, [*config_options(), _workers()],
+            "run",
+            run,
+            [*config_options(), _workers()],
             """Run one method, simulated on this machine, and write a run directory.
 
 Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`""",
         ),
         "compare": _command(
-            "compare", compare,
+            "compare",
+            compare,
             [
-                TyperOption(param_decls=["--preset"], default="", show_default=False, metavar="NAME",
-                            help=f"An experiment of a paper, beside its numbers: {', '.join(PRESETS)}.", rich_help_panel="What to run"),
-                TyperOption(param_decls=["--quick"], is_flag=True, help="A short form of the preset.", rich_help_panel="What to run"),
-                TyperOption(param_decls=["--strategies"], default=None, show_default=DEFAULT_STRATEGIES, metavar="A,B,...",
-                            help="The methods to compare.", rich_help_panel="What to run"),
-                TyperOption(param_decls=["--seeds"], default=None, show_default=DEFAULT_SEEDS, metavar="N,N,...",
-                            help="Every method runs once with each; the table has mean and standard deviation.",
-                            rich_help_panel="What to run"),
-                *config_options(leave_out=("strategy", "seed")), _workers(),
+                TyperOption(
+                    param_decls=["--preset"],
+                    default="",
+                    show_default=False,
+                    metavar="NAME",
+                    help=f"An experiment of a paper, beside its numbers: {', '.join(PRESETS)}.",
+                    rich_help_panel="What to run",
+                ),
+                TyperOption(
+                    param_decls=["--quick"],
+                    is_flag=True,
+                    help="A short form of the preset.",
+                    rich_help_panel="What to run",
+                ),
+                TyperOption(
+                    param_decls=["--strategies"],
+                    default=None,
+                    show_default=DEFAULT_STRATEGIES,
+                    metavar="A,B,...",
+                    help="The methods to compare.",
+                    rich_help_panel="What to run",
+                ),
+                TyperOption(
+                    param_decls=["--seeds"],
+                    default=None,
+                    show_default=DEFAULT_SEEDS,
+                    metavar="N,N,...",
+                    help="Every method runs once with each; the table has mean and standard deviation.",
+                    rich_help_panel="What to run",
+                ),
+                *config_options(leave_out=("strategy", "seed")),
+                _workers(),
             ],
             """Run several methods on the same data and print one table.
 
 Example: `coterie compare --strategies local,fedavg,fedper --task digits --seeds 1,2,3`""",
         ),
         "up": _command(
-            "up", up,
+            "up",
+            up,
             [
-                TyperOption(param_decls=["--clients", "--num-clients", "num_clients"], type=click.IntRange(min=1), default=4,
-                            show_default=True, metavar="N", help="How many clients to start.", rich_help_panel="Data"),
+                TyperOption(
+                    param_decls=["--clients", "--num-clients", "num_clients"],
+                    type=click.IntRange(min=1),
+                    default=4,
+                    show_default=True,
+                    metavar="N",
+                    help="How many clients to start.",
+                    rich_help_panel="Data",
+                ),
                 *config_options(leave_out=("num-clients",)),
                 _port("control-port", "Where runs are submitted, on this machine only. Default: a free one."),
                 _port("fleet-port", "Where clients connect, over gRPC with TLS. Default: a free one."),
@@ -118,23 +190,57 @@ All processes end with the run, and with Ctrl-C. Certificates, logs and what the
 Example: `coterie up --clients 4 --strategy fedper --task digits --num-server-rounds 3`""",
         ),
         "keys": _command(
-            "keys", keys,
+            "keys",
+            keys,
             [
-                TyperArgument(param_decls=["directory"], metavar="DIR", help="Where to put them; what is there already is kept."),
-                TyperOption(param_decls=["--clients"], type=click.IntRange(min=1), metavar="N", help="Clients called 0, 1, ..., N-1."),
-                TyperOption(param_decls=["--names"], default="", show_default=False, metavar="A,B,...", help="Or clients with these names."),
-                TyperOption(param_decls=["--server-names"], default="", show_default=False, metavar="HOST,IP,...",
-                            help="Names and addresses under which clients reach the server, beside localhost and 127.0.0.1."),
+                TyperArgument(
+                    param_decls=["directory"], metavar="DIR", help="Where to put them; what is there already is kept."
+                ),
+                TyperOption(
+                    param_decls=["--clients"],
+                    type=click.IntRange(min=1),
+                    metavar="N",
+                    help="Clients called 0, 1, ..., N-1.",
+                ),
+                TyperOption(
+                    param_decls=["--names"],
+                    default="",
+                    show_default=False,
+                    metavar="A,B,...",
+                    help="Or clients with these names.",
+                ),
+                TyperOption(
+                    param_decls=["--server-names"],
+                    default="",
+                    show_default=False,
+                    metavar="HOST,IP,...",
+                    help="Names and addresses under which clients reach the server, beside localhost and 127.0.0.1.",
+                ),
             ],
             """Make a certificate authority, the server's certificate, and a key pair for each client.
 
 Example: `coterie keys keys --names ward-7,ward-8 --server-names fl.example.org,10.0.0.5`""",
         ),
+        "report": _command(
+            "report",
+            report,
+            [TyperArgument(param_decls=["run"], metavar="RUN", help="A run directory.")],
+            """Make `report.html` of a run, finished or not: curves, every client, who was left out and why, all settings.
+
+Example: `coterie report runs/20261116-120000-fedavg-digits`""",
+        ),
         "data": _command(
-            "data", data,
+            "data",
+            data,
             [
-                TyperOption(param_decls=["--plot"], default="", show_default=False, metavar="FILE",
-                            help="Draw the labels of every client as a bubble chart, .png or .svg.", rich_help_panel="Places"),
+                TyperOption(
+                    param_decls=["--plot"],
+                    default="",
+                    show_default=False,
+                    metavar="FILE",
+                    help="Draw the labels of every client as a bubble chart, .png or .svg.",
+                    rich_help_panel="Places",
+                ),
                 *config_options(leave_out=NOT_DATA),
             ],
             """Show which data sets are here, or with `--task` who gets which labels.
@@ -153,7 +259,7 @@ def main(arguments: list[str] | None = None) -> None:
         fail(str(error), 2)
     except OSError as error:
         fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
-    except KeyboardInterrupt:
+    except (Stopped, KeyboardInterrupt):
         fail("stopped; finished rounds are in the run directory", 130)
 
 

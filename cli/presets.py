@@ -23,16 +23,99 @@ class Preset:
     paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # (task, cell, strategy) -> percent
 
 
+SCENARIOS: dict[str, dict[str, Value]] = {  # ShapleyFL, appendix B.3; a third of the clients is bad
+    "long-tail": {"attack.kind": "long-tail", "attack.imbalance": 100.0},
+    "open-set": {"attack.kind": "open-set"},
+    "closed-set": {"attack.kind": "closed-set"},
+    "data-noise": {"attack.kind": "data-noise"},
+    "gradient-poison": {"attack.kind": "gradient-poison"},
+}
+
+
+def _shapleyfl(task: str, quick: Mapping[str, Value]) -> Preset:
+    return Preset(
+        title=f"ShapleyFL on {task}: 100 clients with two label shards each, 30 % of them bad",
+        source="Sun et al. 2023: AFedSV+ is the best under all five scenarios",
+        strategies="fedavg,fedprox,fedsv,s-fedavg,rfa,afedsv,afedsv-plus",
+        seeds="1,2,3",
+        values={
+            "task": task,
+            "model": "cnn-bn",
+            "num-clients": 100,
+            "partition": "shards",
+            "fraction-train": 0.1,
+            "num-server-rounds": 150,
+            "local-epochs": 5,
+            "learning-rate": 0.01,
+            "evaluate-every": 10,
+            "server-data": "2000",
+            "attack.fraction": 0.3,
+            "fedprox.mu": 0.1,
+        },
+        cells=SCENARIOS,
+        quick=quick,
+    )
+
+
+QUICK_IMAGES: dict[str, Value] = {
+    "num-clients": 20,
+    "fraction-train": 0.5,
+    "num-server-rounds": 10,
+    "local-epochs": 1,
+    "learning-rate": 0.05,
+    "evaluate-every": 5,
+    "test-fraction": 0.9,
+    "server-data": "300",
+    "model": "lenet5",
+    "shapleyfl.budget": 200,
+}
+
 PRESETS = {
+    "shapleyfl-cifar10": _shapleyfl("cifar10", QUICK_IMAGES),
+    "shapleyfl-fashion-mnist": _shapleyfl("fashion-mnist", QUICK_IMAGES),
+    "shapleyfl-heart": Preset(
+        title="ShapleyFL among four hospitals, all taking part",
+        source="Sun et al. 2023, whose hospitals are those of Fed-ISIC2019: random gradients do no harm to AFedSV",
+        strategies="fedavg,fedprox,fedsv,s-fedavg,rfa,afedsv,afedsv-plus",
+        seeds="1,2,3,4,5",
+        values={
+            "task": "heart",
+            "num-server-rounds": 50,
+            "local-epochs": 2,
+            "learning-rate": 0.02,
+            "evaluate-every": 5,
+            "server-data": "0.2",
+            "shapleyfl.metric": "balanced-accuracy",
+            "fedprox.mu": 0.1,
+        },
+        cells={
+            "all-honest": {},
+            "one-random": {"attack.kind": "random-gradient", "attack.clients": "2", "attack.strength": 5.0},
+            "two-random": {"attack.kind": "random-gradient", "attack.clients": "2,3", "attack.strength": 5.0},
+        },
+        quick={"num-server-rounds": 20},
+        metric="balanced-accuracy",
+    ),
     "pfedsim-table3": Preset(
         title="pFedSim, Table 3: 100 clients, Dirichlet partitions",
         source="Tan et al. 2023, arXiv:2305.15706",
         strategies="local,fedavg,fedprox,fedbn,fedper,fedrep,fedfomo,pfedsim",
         seeds="1,2,3",
         values={
-            "task": "cifar10", "model": "lenet5", "num-clients": 100, "partition": "dirichlet", "test-fraction": 0.5,
-            "num-server-rounds": 200, "fraction-train": 0.1, "local-epochs": 5, "batch-size": 32, "learning-rate": 0.01,
-            "evaluate-every": 20, "fedprox.mu": 1.0, "fedfomo.models": 5, "pfedsim.warmup": 0.5,
+            "task": "cifar10",
+            "model": "lenet5",
+            "num-clients": 100,
+            "partition": "dirichlet",
+            "test-fraction": 0.5,
+            "num-server-rounds": 200,
+            "fraction-train": 0.1,
+            "local-epochs": 5,
+            "batch-size": 32,
+            "learning-rate": 0.01,
+            "evaluate-every": 20,
+            "fedprox.mu": 1.0,
+            "fedfomo.models": 5,
+            "pfedsim.warmup": 0.5,
         },
         cells={"dirichlet-0.1": {"dirichlet-alpha": 0.1}, "dirichlet-0.5": {"dirichlet-alpha": 0.5}},
         quick={"num-server-rounds": 20, "local-epochs": 2, "evaluate-every": 10},

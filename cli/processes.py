@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from strategies.federation import RunFailed
+from wire.config import ConfigError
 
 MARK = "COTERIE_UP"
 GRACE_SECONDS = 3.0
@@ -125,7 +126,21 @@ def free_ports(number: int) -> list[int]:
         return [s.getsockname()[1] for s in sockets]
 
 
+def must_be_free(key: str, port: int) -> None:
+    """gRPC would share a port with another server without a word."""
+    with socket.socket() as s:
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(
+                f"{key} = {port}: cannot be used ({error.strerror}); choose another, or leave it out"
+            ) from None
+
+
 def last_words(log: Path) -> str:
-    """The last line of a log that says something."""
+    """Why a process of Flower ended, as far as its log tells: what follows `Exit Code`, else the last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    for i in reversed(range(len(lines))):
+        if "Exit Code:" in lines[i]:
+            return " ".join(lines[i + 1 : i + 3])
     return lines[-1] if lines else "it said nothing"

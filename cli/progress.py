@@ -7,7 +7,15 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from strategies.observer import Observer
 from wire.messages import Hello
@@ -45,7 +53,9 @@ class RunProgress(Observer):
         self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.bar.stop()
 
     def started(self, clients: Mapping[str, Hello]) -> None:
@@ -53,16 +63,27 @@ class RunProgress(Observer):
         self.console.print(f"{self.title}: {len(clients)} clients, {samples} training samples", highlight=False)
 
     def progress(self, server_round: int, phase: str, done: int, total: int) -> None:
-        share = SHARE_OF_TRAINING * done / total if phase == "train" else SHARE_OF_TRAINING + (1 - SHARE_OF_TRAINING) * done / total
+        share = (
+            SHARE_OF_TRAINING * done / total
+            if phase == "train"
+            else SHARE_OF_TRAINING + (1 - SHARE_OF_TRAINING) * done / total
+        )
         doing = f"{phase} {done}/{total} clients"
         self.bar.update(self.task, completed=round(server_round - 1 + share, 2), doing=doing)
 
     def finished(self, server_round: int) -> None:
-        self.bar.update(self.task, completed=server_round, doing="")
+        doing = f"round {server_round + 1} now" if server_round < self.rounds else "done"
+        self.bar.update(self.task, completed=server_round, doing=doing)
 
     def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         self.finished(event["round"])
         if not self.console.is_terminal:
             mean = event.get("mean", {})
-            shown = ", ".join(f"{name} {mean[name]:.4f}" for name in ("global.accuracy", "personal.accuracy", "personal.loss") if name in mean)
-            self.console.print(f"{self.title}: round {event['round']}/{self.rounds} {shown}", highlight=False)
+            shown = ", ".join(
+                f"{name} {mean[name]:.4f}"
+                for name in ("global.accuracy", "personal.accuracy", "personal.loss")
+                if name in mean
+            )
+            self.console.print(
+                f"{self.title}: round {event['round']}/{self.rounds} {shown}", highlight=False, soft_wrap=True
+            )

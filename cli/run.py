@@ -12,6 +12,7 @@ from rich.table import Table
 from cli.progress import RunProgress, quiet_flower
 from cli.simulation import SimulationGrid, Workers
 from client.data import partitioned
+from client.participant import pick_device
 from server.app import checked_config, run
 from server.rundir import new_run_dir
 from server.suspects import in_words
@@ -34,6 +35,8 @@ def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
     number = number_of_clients(spec, settings.partition, settings.num_clients)
     config["num-clients"] = number
     config["data-root"] = str(Path(settings.data_root).absolute())
+    if settings.model.endswith(".py"):
+        config["model"] = str(Path(settings.model).absolute())
     if settings.server_data and not is_amount(settings.server_data):
         config["server-data"] = str(Path(settings.server_data).expanduser().absolute())
     settings, sections = parse_config(config)
@@ -51,9 +54,9 @@ def _describe_own_data(values: Mapping[str, Value]) -> dict[str, Value]:
         if not values.get("data"):
             raise ConfigError("task = 'own': say where your data are, for example --data measurements.csv")
         data = str(Path(str(values["data"])).absolute())
-        told = {"classes": str(values.get("classes", "")), "input_shape": str(values.get("input-shape", ""))}
-        spec = describe(load_dataset("own", str(values.get("data-root", "data")), data=data, **told))
-        classes = "regression" if spec.kind == "regression" else told["classes"] or str(spec.num_outputs)
+        told, shape = str(values.get("classes", "")), str(values.get("input-shape", ""))
+        spec = describe(load_dataset("own", "", data=data, classes=told, input_shape=shape))
+        classes = "regression" if spec.kind == "regression" else told or str(spec.num_outputs)
         values |= {"data": data, "classes": classes, "input-shape": ",".join(str(size) for size in spec.input_shape)}
         if spec.natural_clients and values.get("partition", "auto") in ("auto", "natural"):
             values |= {"partition": "natural", "num-clients": len(spec.natural_clients)}
@@ -66,7 +69,9 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def simulate(config: Mapping[str, Value], run_dir: Path, workers: Workers, console: Console, title: str) -> dict[str, Any]:
+def simulate(
+    config: Mapping[str, Value], run_dir: Path, workers: Workers, console: Console, title: str
+) -> dict[str, Any]:
     """All rounds, with progress; the result, and beside it the seconds it took."""
     quiet_flower(console)
     grid = SimulationGrid(workers, int(config["num-clients"]), config, str(run_dir))
@@ -83,6 +88,7 @@ def simulate(config: Mapping[str, Value], run_dir: Path, workers: Workers, conso
 def run_command(values: Mapping[str, Value], workers: int | None) -> None:
     console = Console(stderr=True)
     config = prepare(values)
+    pick_device(str(config["device"]))
     pool = Workers(default_workers() if workers is None else workers)
     try:
         run_dir = new_run_dir(config)

@@ -4,22 +4,26 @@ The ServerApp's code talks to `SimulationGrid` as to any grid of Flower; a messa
 a worker. Workers are forked where that is safe to do (Linux), so that they share the data that are loaded already.
 """
 
+import functools
 import multiprocessing
 import os
+import queue
 import sys
 import uuid
 from collections.abc import Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from typing import Any
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from strategies.federation import RunFailed
 from wire.config import Value
 
 WAIT_SECONDS = 0.2
+DEAD_WORKER = "a worker process was killed, perhaps for want of memory; try fewer --workers or a smaller model"
 
 
 class Workers:
@@ -32,7 +36,10 @@ class Workers:
 
     def submit(self, message: Message, context: Context) -> "Future[Message]":
         if self.pool:
-            return self.pool.submit(_answer, message, context)
+            try:
+                return self.pool.submit(_answer, message, context)
+            except BrokenProcessPool:
+                raise RunFailed(DEAD_WORKER) from None
         future: Future[Message] = Future()
         future.set_result(_answer(message, context))
         return future
@@ -67,6 +74,7 @@ class SimulationGrid(Grid):
         self._run = Run.create_empty(1)
         self.workers = workers
         self.futures: dict[str, Future[Message]] = {}
+        self.finished: queue.SimpleQueue[str] = queue.SimpleQueue()  # whose futures are done
         self.contexts = {
             i + 2: Context(
                 run_id=1,
@@ -85,7 +93,9 @@ class SimulationGrid(Grid):
     def run(self) -> Run:
         return self._run
 
-    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None) -> Message:
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
         return Message(content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -95,16 +105,31 @@ class SimulationGrid(Grid):
         identifiers = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = identifier = uuid.uuid4().hex
-            self.futures[identifier] = self.workers.submit(message, self.contexts[message.metadata.dst_node_id])
+            self.futures[identifier] = future = self.workers.submit(
+                message, self.contexts[message.metadata.dst_node_id]
+            )
+            future.add_done_callback(functools.partial(self._note, identifier))
             identifiers.append(identifier)
         return identifiers
 
+    def _note(self, identifier: str, _: Future[Message]) -> None:
+        self.finished.put(identifier)
+
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        asked = {self.futures[i]: i for i in message_ids if i in self.futures}
-        done, _ = wait(asked, timeout=WAIT_SECONDS, return_when=FIRST_COMPLETED)
-        for future in done:
-            del self.futures[asked[future]]
-        return [future.result() for future in done]
+        """The answers that are there; waits a moment for the first. A queue, because looking through all futures costs."""
+        try:
+            finished = [self.finished.get(timeout=WAIT_SECONDS)]
+            while not self.finished.empty():
+                finished.append(self.finished.get())
+        except queue.Empty:
+            return []
+        asked = set(message_ids)
+        futures = [self.futures.pop(i) for i in finished if i in self.futures and self.futures[i].done()]
+        try:
+            replies = [future.result() for future in futures]
+        except BrokenProcessPool:
+            raise RunFailed(DEAD_WORKER) from None
+        return [reply for reply in replies if reply.metadata.reply_to_message_id in asked]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         waiting = set(self.push_messages(messages))

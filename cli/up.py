@@ -4,7 +4,7 @@ One SuperLink and a SuperNode for each client, as they would run on machines of 
 directory:
 
     keys/             certificates and keys, made for this run
-    logs/             superlink.log, client-0.log, ...
+    logs/             superlink.log, serverapp.log, client-0.log, ...
     clients/<i>/      what client i keeps: its state and its personal model
     ...               and what the server writes (server/rundir.py)
 """
@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -27,7 +27,7 @@ from rich.console import Console
 
 from cli.control import Control, bundle
 from cli.keys import make_keys
-from cli.processes import Processes, free_ports
+from cli.processes import Processes, free_ports, must_be_free
 from cli.progress import RunProgress
 from cli.run import prepare, result_table
 from server.rundir import PREPARED, new_run_dir
@@ -35,6 +35,7 @@ from strategies.federation import RunFailed
 from wire.config import ConfigError, Value
 
 POLL_OF_EXECUTORS = "0.1"  # seconds; Flower's default is 1
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ROUND = re.compile(r"round (\d+)/\d+:")
 FLOWER_PREFIX = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
 NOISE = (
@@ -57,8 +58,12 @@ class Stopped(KeyboardInterrupt):
 
 def up_command(values: Mapping[str, Value], control_port: int | None, fleet_port: int | None) -> None:
     config = prepare(values)
-    program("flower-superlink"), program("flower-supernode")
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for name in ("flower-superlink", "flower-supernode"):
+        program(name)
+    for key, port in (("control-port", control_port), ("fleet-port", fleet_port)):
+        if port:
+            must_be_free(key, port)
+    for number in STOPPING:
         signal.signal(number, _stop)
     run_dir = new_run_dir(config)
     for name in PREPARED:
@@ -93,20 +98,21 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
         control.wait_for_clients(number, timeout, processes.check)
         console.print(f"{number} clients connected after {time.monotonic() - started:.1f} s", highlight=False)
         run = control.submit(bundle(config))
-        _follow(control, run, config, console)
+        _follow(control.log(run), processes.log_of("serverapp"), config, console)
         failure = control.failure(run)
         control.close()
     if failure:
         raise RunFailed(f"{failure}. Logs are in {run_dir / 'logs'}")
 
 
-def _follow(control: Control, run: int, config: Mapping[str, Value], console: Console) -> None:
-    """Show the ServerApp's log as it comes, and how far the run is."""
-    with RunProgress(
-        console, f"{config['strategy']} on {config['task']}", int(config["num-server-rounds"])
-    ) as progress:
-        for line in control.log(run):
-            text = FLOWER_PREFIX.sub("", COLOUR.sub("", line)).strip()
+def _follow(lines: Iterable[str], log: Path, config: Mapping[str, Value], console: Console) -> None:
+    """Keep the ServerApp's log, show it as it comes, and how far the run is."""
+    title, rounds = f"{config['strategy']} on {config['task']}", int(config["num-server-rounds"])
+    with open(log, "w", buffering=1) as file, RunProgress(console, title, rounds) as progress:
+        for line in lines:
+            plain = COLOUR.sub("", line)
+            print(plain, file=file)
+            text = FLOWER_PREFIX.sub("", plain).strip()
             if text and not text.startswith(NOISE):
                 console.print(text, highlight=False, markup=False, soft_wrap=True)
             if match := ROUND.match(text):
@@ -201,4 +207,6 @@ def quoted(text: str) -> str:
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    for other in STOPPING:
+        signal.signal(other, signal.SIG_IGN)  # a second Ctrl-C must not disturb the cleaning up
     raise Stopped(number)

@@ -61,7 +61,9 @@ def _train_and_reply(
     rng = me.rng("train", order.round)
     loss, steps = 0.0, 0
     for parts, epochs in zip(order.phase_parts, order.phase_epochs, strict=True):
-        done = train_network(network, samples, me.sgd(order.proximal_mu), epochs=epochs, rng=rng, parts=parts.split("+"))
+        done = train_network(
+            network, samples, me.sgd(order.proximal_mu), epochs=epochs, rng=rng, parts=parts.split("+")
+        )
         loss, steps = done.loss, steps + done.steps
     if order.keep:
         me.store.keep(order.round, network.dump(order.keep))
@@ -86,9 +88,15 @@ def evaluate(message: Message, context: Context) -> Message:
         metrics |= _prefixed("global", evaluate_network(network, samples))
     if "personal" in order.kinds:
         if order.fine_tune_epochs:
-            train_network(network, me.train_samples(), me.sgd(), epochs=order.fine_tune_epochs, rng=me.rng("tune", order.round))
+            train_network(
+                network, me.train_samples(), me.sgd(), epochs=order.fine_tune_epochs, rng=me.rng("tune", order.round)
+            )
         if len(samples) and "global" in order.kinds and not order.fine_tune_epochs:
-            metrics |= {name.replace("global", "personal"): value for name, value in metrics.items() if name.startswith("global")}
+            metrics |= {
+                name.replace("global", "personal"): value
+                for name, value in metrics.items()
+                if name.startswith("global")
+            }
         elif len(samples):
             metrics |= _prefixed("personal", evaluate_network(network, samples))
         me.save_model(network)

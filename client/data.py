@@ -49,15 +49,16 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
 def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tuple[Dataset, list[np.ndarray]]:
     """The task's data set and the sample indices of every client; kept in memory, and with `cache` also on disk."""
     c = config
-    dataset = load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
-    settings = {
+    settings: dict[str, Any] = {
         "kind": partition_kind(task_spec(c.task, c.classes, c.input_shape), c.partition),
         "seed": derive_seed(c.seed, "partition"),
         "dirichlet_alpha": c.dirichlet_alpha,
         "labels_per_client": c.labels_per_client,
         "shards_per_client": c.shards_per_client,
     }
-    key = (id(dataset), num_partitions, c.server_data, c.seed, *settings.values())
+    dataset = load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
+    where = (c.task, c.data_root, c.data, c.classes, c.input_shape)
+    key = (*where, num_partitions, c.server_data, *settings.values())
     if key not in _partitions:
         taken = held_out(dataset, c.server_data, derive_seed(c.seed, "server-data"))
         dealt, rest = without(dataset, taken) if len(taken) else (dataset, np.arange(len(dataset)))
@@ -66,7 +67,7 @@ def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tupl
     return dataset, _partitions[key]
 
 
-_partitions: dict[tuple[Any, ...], list[np.ndarray]] = {}  # by data set (kept by load_dataset) and settings
+_partitions: dict[tuple[Any, ...], list[np.ndarray]] = {}  # by data set and settings
 
 
 def _split(dataset: Dataset, indices: np.ndarray, config: RunConfig, name: str) -> Split:

@@ -1,6 +1,6 @@
 """FedFomo's step on the client: move towards the models of others that do better on the own validation data.
 
-    w_j = max(0, L(theta_i) - L(theta_j)) / |theta_j - theta_i|,  normalised;   theta_i <- theta_i + sum_j w_j (theta_j - theta_i)
+w_j = max(0, L(theta_i) - L(theta_j)) / |theta_j - theta_i|,  normalised;   theta_i <- theta_i + sum_j w_j (theta_j - theta_i)
 """
 
 import numpy as np
@@ -17,7 +17,9 @@ def mix(network: Network, others: ArrayRecord, validation: Samples) -> np.ndarra
     own = network.dump()
     first = next(iter(own))
     count = others[first].shape[0] if first in others and others[first].shape else 0
-    rows = {part: checked_array(part, others, np.empty((count, value.size), value.dtype)) for part, value in own.items()}
+    rows = {
+        part: checked_array(part, others, np.empty((count, value.size), value.dtype)) for part, value in own.items()
+    }
     if not len(validation):
         return np.zeros(count)
     own_loss = evaluate(network, validation)["loss"]

@@ -88,8 +88,14 @@ class Participant:
     def save_model(self, network: Network) -> None:
         """The personal model, with the facts that are needed to use it."""
         shape = "x".join(str(size) for size in self.spec.input_shape)
-        facts = {"client": self.name, "task": self.spec.name, "model": model_name(self.spec, self.config.model),
-                 "input-shape": shape, "outputs": str(self.spec.num_outputs), "buffers": self.config.buffers}
+        facts = {
+            "client": self.name,
+            "task": self.spec.name,
+            "model": model_name(self.spec, self.config.model),
+            "input-shape": shape,
+            "outputs": str(self.spec.num_outputs),
+            "buffers": self.config.buffers,
+        }
         self.store.save_model(network, facts)
 
     def sgd(self, proximal_mu: float = 0.0) -> Sgd:
@@ -136,4 +142,3 @@ def pick_device(device: str) -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-

@@ -11,6 +11,7 @@ from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
 from server.matrices import PairMatrix, write_matrices
+from server.report import write_report
 from server.roundlog import RoundLog
 from server.rundir import RunDirectory, new_run_dir, write_json
 from server.suspects import in_words, known_bad_clients, write_suspects
@@ -35,7 +36,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     logging.getLogger("flwr").addFilter(one_line_errors)
     config = checked_config(context.run_config)
-    path = new_run_dir(config)
+    path = new_run_dir(config, prepared=True)
     log(INFO, "run directory: %s", path)
     result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
     log(INFO, "mean test accuracy: %s", result["mean-test-accuracy"])
@@ -86,15 +87,20 @@ def run(
         write_json(run_dir / "truth.json", {"correlation-with-label-overlap": correlations})
     bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.clients, config.seed)
     suspects = write_suspects(run_dir, method.judgement(), bad)
-    return directory.finish() | {"correlation-with-label-overlap": correlations, "suspects": suspects}
+    result = directory.finish()
+    write_report(run_dir)
+    return result | {"correlation-with-label-overlap": correlations, "suspects": suspects}
 
 
 def initial_layout(config: RunConfig) -> Layout:
     """The initial model; its weights depend on the seed alone."""
     spec = task_spec(config.task, config.classes, config.input_shape)
     network = build_network(
-        model_name(spec, config.model), spec.input_shape, spec.num_outputs,
-        seed=derive_seed(config.seed, "model"), buffers=config.buffers,
+        model_name(spec, config.model),
+        spec.input_shape,
+        spec.num_outputs,
+        seed=derive_seed(config.seed, "model"),
+        buffers=config.buffers,
     )
     classes, features = network.classifier.weight.shape
     return Layout(network.dump(), network.variances(), (classes, features))

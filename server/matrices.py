@@ -14,7 +14,6 @@ from scipy.stats import spearmanr
 from server.pictures import heatmaps
 from tasks.files import write_atomically
 
-
 PairMatrix = tuple[Sequence[str], np.ndarray]  # the clients, and a value for each pair of them: (clients, clients)
 
 

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,58 @@ def heatmaps(path: Path, matrices: Mapping[str, np.ndarray], clients: Sequence[s
         axes.set_yticks(ticks, [clients[i] for i in ticks], fontsize=7)
         axes.set_xlabel("client")
         figure.colorbar(image, ax=axes, shrink=0.8)
+    write_atomically(path, _png(figure))
+
+
+def curves(events: Sequence[Mapping[str, Any]]) -> bytes:
+    """How the models did over the rounds: the mean over clients as a line, from the worst to the best client as a band."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    metric = "accuracy" if any("personal.accuracy" in event["mean"] for event in events) else "loss"
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.subplots()
+    for kind, colour in (("global", "tab:orange"), ("personal", "tab:blue")):
+        name = f"{kind}.{metric}"
+        shown = [event for event in events if name in event["mean"]]
+        rounds = [event["round"] for event in shown]
+        values = [[client[name] for client in event["evaluate"].values() if name in client] for event in shown]
+        if rounds:
+            axes.plot(
+                rounds, [event["mean"][name] for event in shown], color=colour, marker=".", label=f"{kind} models"
+            )
+            axes.fill_between(
+                rounds, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.15, lw=0
+            )
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"test {metric}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return _png(figure)
+
+
+def contributions(events: Sequence[Mapping[str, Any]], bad: Sequence[str]) -> bytes:
+    """What each client was worth over the rounds; those known to be bad in red."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.subplots()
+    for client in sorted({name for event in events for name in event["contribution"]}, key=lambda name: name in bad):
+        points = [
+            (event["round"], event["contribution"][client]) for event in events if client in event["contribution"]
+        ]
+        axes.plot(*zip(*points, strict=True), color="tab:red" if client in bad else "tab:blue", alpha=0.6, lw=1)
+    axes.set_xlabel("round")
+    axes.set_ylabel("contribution")
+    axes.set_title("every client" + (", red: bad" if bad else ""))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    return _png(figure)
+
+
+def _png(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
-    write_atomically(path, buffer.getvalue())
+    return buffer.getvalue()

@@ -9,7 +9,7 @@ from wire.config import Value
 
 def result_of(config: Mapping[str, Value], clients: list[str], event: Mapping[str, Any]) -> dict[str, Any]:
     """The result after the last evaluation. Clients that could not be tested are listed with their reason, never left out."""
-    metrics: Mapping[str, Mapping[str, float]] = event["evaluate"]
+    metrics: dict[str, dict[str, float]] = event["evaluate"]
     mean = mean_metrics(metrics)
     kinds = sorted({name.split(".")[0] for name in mean})
     return {
@@ -20,7 +20,8 @@ def result_of(config: Mapping[str, Value], clients: list[str], event: Mapping[st
         "mean-test-accuracy": {kind: mean[f"{kind}.accuracy"] for kind in kinds if f"{kind}.accuracy" in mean},
         "models": {kind: _of_kind(kind, mean, metrics) for kind in kinds},
         "clients": clients,
-        "not-tested": dict(event["not-tested"]) | {name: "not connected" for name in clients if name not in metrics and name not in event["not-tested"]},
+        "not-tested": dict(event["not-tested"])
+        | {name: "not connected" for name in clients if name not in metrics and name not in event["not-tested"]},
     }
 
 

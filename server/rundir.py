@@ -32,23 +32,30 @@ from wire.messages import Hello
 PREPARED = ("clients", "keys", "logs")  # what `coterie up` makes in a new run directory before the server starts
 
 
-def new_run_dir(config: Mapping[str, Value]) -> Path:
-    """Make the directory that `run-dir` names, or one under runs/; an existing one is never touched."""
+def new_run_dir(config: Mapping[str, Value], *, prepared: bool = False) -> Path:
+    """Make the directory that `run-dir` names, or one under runs/; an existing one is never touched.
+
+    `prepared`: unless it holds nothing but what `coterie up` makes for the server that it starts.
+    """
     name = str(config["run-dir"])
-    stem = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config['strategy']}-{config['task']}"
-    path = Path(name or stem).absolute()
+    stem = name or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config['strategy']}-{config['task']}"
+    path = Path(stem).absolute()
     for number in itertools.count(2):
         try:
             path.mkdir(parents=True)
             break
         except FileExistsError:
-            if path.is_dir() and sorted(entry.name for entry in path.iterdir()) == sorted(PREPARED):
+            if prepared and path.is_dir() and sorted(entry.name for entry in path.iterdir()) == sorted(PREPARED):
                 break
             if name or not path.is_dir():
-                raise ConfigError(f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed") from None
+                raise ConfigError(
+                    f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed"
+                ) from None
             path = Path(f"{stem}-{number}").absolute()  # another run began in the same second
         except NotADirectoryError:
-            raise ConfigError(f"run-dir = {name or str(path)!r}: a part of this path is a file; choose another") from None
+            raise ConfigError(
+                f"run-dir = {name or str(path)!r}: a part of this path is a file; choose another"
+            ) from None
     return path
 
 

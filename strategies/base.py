@@ -90,7 +90,8 @@ class Method(Strategy):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if (state["method"], state["version"]) != (self.name, self.version):
             raise ValueError(
-                f"a state of {state['method']}, version {state['version']}, cannot be loaded into {self.name}, version {self.version}"
+                f"a state of {state['method']}, version {state['version']}, "
+                f"cannot be loaded into {self.name}, version {self.version}"
             )
         self.last_round = state["round"]
         self.model = {name: np.asarray(state["arrays"][name]) for name in self.layout.parts}
@@ -100,10 +101,14 @@ class Method(Strategy):
     def summary(self) -> None:
         log(INFO, "%s on %s, %d rounds", self.name, self.config.task, self.config.num_server_rounds)
 
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
         return self._messages(self.train_type, self.sample(server_round), self.train_content, server_round)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies and use the good ones; (None, None) without quorum, and then nothing is changed."""
         replies = list(replies)
         updates, refused = self._sort_out(replies, lambda reply: check_update(reply, self.layout, self.uploads()))
@@ -117,7 +122,9 @@ class Method(Strategy):
         loss = float(np.mean([u.metrics.get("loss", 0.0) for u in updates.values()]))
         return self.packed(self.uploads()), MetricRecord({"train.loss": loss})
 
-    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
         return self._messages(EVALUATE, self.federation.clients, self.evaluate_content, server_round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
@@ -144,7 +151,9 @@ class Method(Strategy):
         self.federation = Federation(grid, code=fingerprint(), join_timeout=self.config.join_timeout)
         self.federation.gather(self.config.num_clients)
         if not any(hello.num_test for hello in self.federation.hellos.values()):
-            raise RunFailed("no client has a sample to test with: take fewer clients, more data, or a larger test-fraction")
+            raise RunFailed(
+                "no client has a sample to test with: take fewer clients, more data, or a larger test-fraction"
+            )
         for observer in self.observers:
             observer.started(self.federation.hellos)
         for server_round in range(self.last_round + 1, num_rounds + 1):
@@ -167,8 +176,8 @@ class Method(Strategy):
         """The clients that train in this round: a seeded share of those connected."""
         clients = self.federation.clients
         number = min(len(clients), max(1, round(self.config.fraction_train * len(clients))))
-        chosen = generator(self.config.seed, "sample", server_round).choice(len(clients), size=number, replace=False) if clients else []
-        return [clients[i] for i in sorted(chosen)]
+        rng = generator(self.config.seed, "sample", server_round)
+        return [clients[i] for i in sorted(rng.permutation(len(clients))[:number])]
 
     def packed(self, parts: tuple[str, ...]) -> ArrayRecord:
         """These parts of the global model as they travel, made once per round."""
@@ -209,9 +218,7 @@ class Method(Strategy):
         self.event["not-tested"] = {}
         for start in range(0, len(clients), step):
             messages = self._messages(EVALUATE, clients[start : start + step], self.evaluate_content, server_round)
-            answers, silent = self.federation.exchange(
-                messages, timeout, lambda done, _, before=start: tell(before + done, len(clients))
-            )
+            answers, silent = self.federation.exchange(messages, timeout, _from(start, len(clients), tell))
             replies += answers
             self.event["not-tested"] |= silent
         metrics = self.aggregate_evaluate(server_round, replies)
@@ -227,7 +234,9 @@ class Method(Strategy):
         self.prepare(server_round, clients)
         return [self.federation.message(name, kind, content(name, server_round), server_round) for name in clients]
 
-    def _sort_out(self, replies: Iterable[Message], check: Callable[[Message], T]) -> tuple[dict[str, T], dict[str, str]]:
+    def _sort_out(
+        self, replies: Iterable[Message], check: Callable[[Message], T]
+    ) -> tuple[dict[str, T], dict[str, str]]:
         """What passed its check, and why the rest did not; by client, in a stable order."""
         good: dict[str, T] = {}
         refused: dict[str, str] = {}
@@ -246,10 +255,19 @@ class Method(Strategy):
         return tell
 
 
+def _from(start: int, total: int, tell: Progress) -> Progress:
+    """Progress of one wave as progress of all."""
+    return lambda done, _: tell(start + done, total)
+
+
 def mean_metrics(metrics: Mapping[str, Metrics]) -> Metrics:
     """Every metric as unweighted mean over clients (the papers' mean test accuracy) and, `-weighted`, by test samples."""
     tested = [values for values in metrics.values() if values["num-samples"]]
-    names = [name for name in (tested[0] if tested else {}) if name != "num-samples" and all(name in values for values in tested)]
+    names = [
+        name
+        for name in (tested[0] if tested else {})
+        if name != "num-samples" and all(name in values for values in tested)
+    ]
     weights = [values["num-samples"] for values in tested]
     result: Metrics = {}
     for name in names:

@@ -48,12 +48,17 @@ class Federation:
             if expected and len(self._node_of) >= expected:
                 break
             if self._node_of and not expected:
-                raise RunFailed("num-clients = 0: these clients bring data of their own; say how many to wait for, e.g. num-clients=4")
+                raise RunFailed(
+                    "num-clients = 0: these clients bring data of their own; say how many to wait for, e.g. num-clients=4"
+                )
             if time.monotonic() > deadline or (self.refused and len(self._known_nodes) >= max(1, expected)):
                 raise RunFailed(
                     f"{len(self._node_of)} of {expected or 'any'} clients joined (join-timeout = {self.join_timeout:g} seconds). "
-                    + (f"Refused: {'; '.join(sorted(set(self.refused.values()))[:3])}" if self.refused
-                       else "Start the others, raise join-timeout, or set num-clients to the number there is")
+                    + (
+                        f"Refused: {'; '.join(sorted(set(self.refused.values()))[:3])}"
+                        if self.refused
+                        else "Start the others, raise join-timeout, or set num-clients to the number there is"
+                    )
                 )
             time.sleep(POLL_SECONDS)
         partitions = {hello.num_partitions for hello in self.hellos.values()} - {0}
@@ -84,8 +89,8 @@ class Federation:
     def _admit(self, node: int, hello: Hello) -> None:
         if hello.code != self.code:
             raise Refused(
-                f"client {hello.name!r} runs other code ({hello.code}) than the server ({self.code}). A simulation daemon that was "
-                "started elsewhere may still be running: stop it (pkill -f flower-superlink) and start again"
+                f"client {hello.name!r} runs other code ({hello.code}) than the server ({self.code}). A simulation daemon that "
+                "was started elsewhere may still be running: stop it (pkill -f flower-superlink) and start again"
             )
         if hello.name in self._node_of:
             raise Refused(f"a client called {hello.name!r} is connected already; give every client a name of its own")
@@ -93,7 +98,9 @@ class Federation:
         self.hellos[hello.name] = hello
 
     def message(self, client: str, message_type: str, content: RecordDict, server_round: int) -> Message:
-        return Message(content, dst_node_id=self._node_of[client], message_type=message_type, group_id=str(server_round))
+        return Message(
+            content, dst_node_id=self._node_of[client], message_type=message_type, group_id=str(server_round)
+        )
 
     def exchange(
         self, messages: list[Message], timeout: float, progress: Progress | None = None
@@ -103,7 +110,9 @@ class Federation:
         answers = self._send(messages, timeout, progress)
         self._name_of_reply |= {reply.metadata.reply_to_message_id: names[node] for node, reply in answers}
         silent = {m.metadata.dst_node_id for m in messages} - {node for node, _ in answers}
-        return [reply for _, reply in answers], {names[node]: f"no answer within {timeout:g} seconds" for node in silent}
+        return [reply for _, reply in answers], {
+            names[node]: f"no answer within {timeout:g} seconds" for node in silent
+        }
 
     def by_name(self, replies: Iterable[Message]) -> dict[str, Message]:
         """Replies by client, once, in a stable order: sums must not depend on who was first."""
@@ -137,4 +146,3 @@ class Federation:
 def name_order(name: str) -> tuple[bool, int, str]:
     """Sorts 2 before 10, and numbers before names."""
     return (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)
-

@@ -24,7 +24,9 @@ from wire.randomness import generator
 
 class FedFomoSettings(Settings):
     models: int = Field(5, ge=1, description="How many models of others a client receives in a round.")
-    epsilon: float = Field(0.3, ge=0.0, le=1.0, description="Probability of a random model in place of a preferred one, in round 1.")
+    epsilon: float = Field(
+        0.3, ge=0.0, le=1.0, description="Probability of a random model in place of a preferred one, in round 1."
+    )
     epsilon_decay: float = Field(0.95, gt=0.0, le=1.0, description="Factor on epsilon after each round.")
 
 

@@ -1,6 +1,6 @@
 """FedProx (Li et al. 2020, arXiv:1812.06127): FedAvg whose clients are pulled back to the global model while they train.
 
-    min_w  loss_i(w) + mu/2 |w - theta|^2
+min_w  loss_i(w) + mu/2 |w - theta|^2
 """
 
 from pydantic import Field

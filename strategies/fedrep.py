@@ -7,7 +7,9 @@ from wire.config import Settings
 
 
 class FedRepSettings(Settings):
-    head_epochs: int = Field(5, ge=1, description="Epochs on the classifier alone, before local-epochs on the extractor.")
+    head_epochs: int = Field(
+        5, ge=1, description="Epochs on the classifier alone, before local-epochs on the extractor."
+    )
 
 
 class FedRep(FedPer):

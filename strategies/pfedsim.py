@@ -20,8 +20,8 @@ from pydantic import Field
 
 from games.similarity import SELF_WEIGHT, aggregation_weights, similarity_rows
 from strategies.fedavg import FedAvg
-from strategies.pool import MEMORY_LIMIT, ModelPool
 from strategies.federation import name_order
+from strategies.pool import MEMORY_LIMIT, ModelPool
 from wire.checks import Update
 from wire.config import Settings
 from wire.messages import EvaluateOrder, Parts, content, pack
@@ -31,11 +31,15 @@ LARGEST_SHOWN = 200  # clients up to which the event line has the refreshed rows
 
 class PFedSimSettings(Settings):
     warmup: float = Field(0.5, ge=0.0, le=1.0, description="Share of the rounds that are FedAvg (the paper's rho).")
-    self_weight: float = Field(round(SELF_WEIGHT, 2), gt=0.0, description="Similarity of a client to itself; the paper has 1.")
-    variant: Literal["paper", "authors"] = Field("paper", description="paper: mean of the classes' logarithms; authors: the logarithm of the mean cosine.")
-    store: Literal["auto", "memory", "disk"] = Field("auto", description="Where the server keeps the clients' models; auto: in memory up to 2 GB.")
-    evaluate: Literal["mixed", "trained", "tuned"] = Field("mixed", description="x")
-    handover: Literal["model", "extractor", "none"] = Field("extractor", description="What clients take from the last FedAvg model.")
+    self_weight: float = Field(
+        round(SELF_WEIGHT, 2), gt=0.0, description="Similarity of a client to itself; the paper has 1."
+    )
+    variant: Literal["paper", "authors"] = Field(
+        "paper", description="paper: mean of the classes' logarithms; authors: the logarithm of the mean cosine."
+    )
+    store: Literal["auto", "memory", "disk"] = Field(
+        "auto", description="Where the server keeps the clients' models; auto: in memory up to 2 GB."
+    )
 
 
 class PFedSim(FedAvg):
@@ -44,7 +48,7 @@ class PFedSim(FedAvg):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.warmup_rounds = math.floor(self.settings.warmup * self.config.num_server_rounds)
+        self.warmup_rounds: int = math.floor(self.settings.warmup * self.config.num_server_rounds)
         self.pool: ModelPool | None = None
         self.similarity = np.zeros((0, 0))  # in the order of the pool's clients
         self.mixed: dict[str, Parts] = {}  # what the clients of this round receive
@@ -78,11 +82,7 @@ class PFedSim(FedAvg):
         if not self.personal_phase(server_round):
             return super().evaluate_content(client, server_round)
         self.kinds = ("personal",)
-        parts = self.mixed.pop(client)
-        if self.settings.evaluate == "trained" and client in self.models():
-            parts = {part: self.models().get(client, part) for part in self.layout.parts}
-        tune = self.config.local_epochs if self.settings.evaluate == "tuned" else 0
-        return content(EvaluateOrder(server_round, self.kinds, tune), pack(parts))
+        return content(EvaluateOrder(server_round, self.kinds), pack(self.mixed.pop(client)))
 
     # What becomes of the answers.
 
@@ -105,12 +105,9 @@ class PFedSim(FedAvg):
     def hand_over(self) -> None:
         """End of the warm-up: everybody goes on from the global extractor, with the classifier trained last."""
         pool = self.models()
-        taken = dict(self.model)
-        if self.settings.handover == "extractor":
-            del taken["classifier"]
-        if self.settings.handover != "none":
-            for client in pool.clients:
-                pool.put(client, taken)
+        extractor = {part: value for part, value in self.model.items() if part != "classifier"}
+        for client in pool.clients:
+            pool.put(client, extractor)
         self.refresh(list(range(len(pool))))
 
     def refresh(self, rows: list[int]) -> None:

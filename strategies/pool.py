@@ -40,7 +40,9 @@ class ModelPool:
         """Store (some parts of) a client's model; a new client must bring all."""
         if client not in self._index:
             if set(parts) != set(self.layout):
-                raise ValueError(f"the first model of a client needs all parts {sorted(self.layout)}, got {sorted(parts)}")
+                raise ValueError(
+                    f"the first model of a client needs all parts {sorted(self.layout)}, got {sorted(parts)}"
+                )
             self.adopt(client)
         for part, value in parts.items():
             self._rows[part].write(self._index[client], value)
@@ -51,7 +53,8 @@ class ModelPool:
         self.clients.append(client)
 
     def get(self, client: str, part: str) -> np.ndarray:
-        return self._rows[part].read(self._index[client], self._index[client] + 1)[0]
+        row: np.ndarray = self._rows[part].read(self._index[client], self._index[client] + 1)[0]
+        return row
 
     def part(self, part: str) -> np.ndarray:
         """One part of all clients, (clients, size). For small parts: all of it is in memory."""
@@ -66,7 +69,8 @@ class ModelPool:
         total = weights[:, :step] @ rows.read(0, min(step, len(self)))
         for start in range(step, len(self), step):
             total += weights[:, start : start + step] @ rows.read(start, min(start + step, len(self)))
-        return (np.rint(total) if np.issubdtype(like.dtype, np.integer) else total).astype(like.dtype, copy=False)
+        mean: np.ndarray = np.rint(total) if np.issubdtype(like.dtype, np.integer) else total
+        return mean.astype(like.dtype, copy=False)
 
 
 class _Rows(ABC):

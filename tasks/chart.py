@@ -1,13 +1,13 @@
 """Who has which labels: a table, a bubble chart, and rows for the terminal."""
 
-import os
-import tempfile
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tasks.files import write_atomically
 from tasks.samples import DataError, Dataset
 
 SUFFIXES = (".png", ".svg")
@@ -107,13 +107,7 @@ def _legend(axes: Any, largest: int, diameter: float) -> None:
 def _save(figure: Any, path: Path) -> None:
     """Write beside the target and rename: a reader never sees half a picture."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
-    os.close(handle)
-    try:
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(temporary, dpi=150, metadata=metadata)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    picture = io.BytesIO()
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(picture, format=path.suffix[1:], dpi=150, metadata=metadata)
+    write_atomically(path, picture.getvalue())

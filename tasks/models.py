@@ -99,7 +99,13 @@ def _flatten(tensors: list[Tensor]) -> Tensor:
 
 
 def build_network(
-    model: str, input_shape: tuple[int, ...], num_outputs: int, *, seed: int, buffers: str = "average", device: str = "cpu"
+    model: str,
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    *,
+    seed: int,
+    buffers: str = "average",
+    device: str = "cpu",
 ) -> Network:
     """The network called `model` (or defined in the Python file `model`) with weights drawn from `seed`.
 
@@ -138,7 +144,9 @@ def _from_file(path: Path, input_shape: tuple[int, ...], num_outputs: int) -> tu
         raise ModelError(f"model = {str(path)!r}: failed with {type(error).__name__}: {error}") from error
     if build is None:
         raise ModelError(f"model = {str(path)!r}: define build(input_shape, num_outputs) in it")
-    if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], nn.Module) and isinstance(pair[1], nn.Linear)):
+    if not (
+        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], nn.Module) and isinstance(pair[1], nn.Linear)
+    ):
         raise ModelError(
             f"model = {str(path)!r}: build() must return (extractor, classifier), the classifier a torch.nn.Linear"
         )
@@ -164,12 +172,16 @@ def _try_out(
 
 def _images_only(model: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
     if len(input_shape) != 3:
-        raise ModelError(f"model = {model!r}: needs images, this task has {input_shape[0]} features; use 'mlp' or 'linear'")
+        raise ModelError(
+            f"model = {model!r}: needs images, this task has {input_shape[0]} features; use 'mlp' or 'linear'"
+        )
     channels, height, width = input_shape
     return channels, height, width
 
 
-def _with_classifier(extractor: nn.Module, input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.Linear]:
+def _with_classifier(
+    extractor: nn.Module, input_shape: tuple[int, ...], num_outputs: int
+) -> tuple[nn.Module, nn.Linear]:
     extractor.eval()  # measuring the output must not touch running statistics
     with torch.no_grad():
         features = extractor(torch.zeros(1, *input_shape)).shape[1]

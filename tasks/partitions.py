@@ -13,15 +13,15 @@ out or gives some labels to far more clients than others.
 """
 
 import hashlib
+import io
 import logging
-import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tasks.files import write_atomically
 from tasks.samples import DataError, Dataset, did_you_mean, read_arrays
 from tasks.splits import Split, split
 
@@ -206,15 +206,9 @@ def cached_partition(
 
 
 def _write(parts: list[np.ndarray], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, indices=np.concatenate(parts), starts=np.cumsum([len(part) for part in parts])[:-1])
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    table = io.BytesIO()
+    np.savez(table, indices=np.concatenate(parts), starts=np.cumsum([len(part) for part in parts])[:-1])
+    write_atomically(path, table.getvalue())
 
 
 def _digest(dataset: Dataset, num_clients: int, kind: str, seed: int, settings: dict[str, Any]) -> str:

@@ -24,7 +24,9 @@ def task_spec(task: str, classes: str = "", input_shape: str = "") -> TaskSpec:
         return TaskSpec("own", "Your own data", "regression", shape, 1)
     number = int(classes) if classes.isdecimal() else len(classes.split(","))
     if number < 2:
-        raise DataError(f"classes = {classes!r}: name two or more, or their number; for real numbers write 'regression'.")
+        raise DataError(
+            f"classes = {classes!r}: name two or more, or their number; for real numbers write 'regression'."
+        )
     return TaskSpec("own", "Your own data", "classification", shape, number)
 
 
@@ -40,7 +42,8 @@ def number_of_clients(spec: TaskSpec, partition: str, num_clients: int) -> int:
     """How many clients a simulation has when the user does not say."""
     if num_clients:
         return num_clients
-    return len(spec.natural_clients) if partition_kind(spec, partition) == "natural" else SIMULATED_CLIENTS
+    natural = partition_kind(spec, partition) == "natural" and spec.natural_clients
+    return len(spec.natural_clients) if natural else SIMULATED_CLIENTS
 
 
 def model_name(spec: TaskSpec, model: str) -> str:

@@ -5,6 +5,8 @@ stops at its declaration of the meta kernels of `torchvision::nms`. We use none 
 signatures is enough. Everything imports torchvision from here.
 """
 
+from typing import Any
+
 import torch
 
 try:
@@ -12,7 +14,7 @@ try:
 except RuntimeError as error:
     if "torchvision::nms" not in str(error):
         raise
-    _declared = torch.library.Library("torchvision", "DEF")  # kept alive: a collected library takes its operators along
+    _declared: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]  # kept alive: a collected library takes its operators along
     _declared.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _declared.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     import torchvision

@@ -77,9 +77,18 @@ def unpickles(source: str) -> list[str]:
     tree = ast.parse(source)
     found = [name for name in imported(tree, "") if name.split(".")[0] in UNPICKLERS]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch" and node.attr == "load":
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "torch"
+            and node.attr == "load"
+        ):
             found.append("torch.load")
-        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and getattr(node.value, "value", True) is not False:
+        if (
+            isinstance(node, ast.keyword)
+            and node.arg == "allow_pickle"
+            and getattr(node.value, "value", True) is not False
+        ):
             found.append("allow_pickle")
     return found
 
@@ -97,4 +106,6 @@ def test_the_check_for_pickles_sees_them():
 
 @pytest.mark.parametrize("name", sorted(set(FILES) - {"tasks/vision.py"}))
 def test_torchvision_comes_through_one_module(name):
-    assert not [module for module in imported(ast.parse(FILES[name].read_text()), "") if module.split(".")[0] == "torchvision"]
+    assert not [
+        module for module in imported(ast.parse(FILES[name].read_text()), "") if module.split(".")[0] == "torchvision"
+    ]

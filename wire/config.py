@@ -61,15 +61,21 @@ class RunConfig(Settings):
     model: str = setting("auto", WHAT, "The network, or your own .py file. auto: lenet5 for images, mlp for tables.")
     seed: int = setting(1, WHAT, "All randomness comes from it.", ge=0)
 
-    num_clients: int = setting(0, DATA, "How many clients take part. 0: all (a simulation has 10, or the task's natural clients).", ge=0)
+    num_clients: int = setting(
+        0, DATA, "How many clients take part. 0: all (a simulation has 10, or the task's natural clients).", ge=0
+    )
     partition: Literal["auto", "iid", "dirichlet", "pathological", "shards", "natural"] = setting(
-        "auto", DATA, "How data are spread over clients. auto: natural where the task has natural clients, else pathological."
+        "auto",
+        DATA,
+        "How data are spread over clients. auto: natural where the task has natural clients, else pathological.",
     )
     dirichlet_alpha: float = setting(0.5, DATA, "Concentration of the dirichlet partition; small: unequal.", gt=0.0)
     labels_per_client: int = setting(2, DATA, "Labels of each client in the pathological partition.", ge=1)
     shards_per_client: int = setting(2, DATA, "Label-sorted shards of each client in the shards partition.", ge=1)
     test_fraction: float = setting(0.2, DATA, "Share of each client's data kept for testing.", gt=0.0, lt=1.0)
-    validation_fraction: float = setting(0.1, DATA, "Share of each client's other data kept for validation.", ge=0.0, lt=1.0)
+    validation_fraction: float = setting(
+        0.1, DATA, "Share of each client's other data kept for validation.", ge=0.0, lt=1.0
+    )
     data: str = setting("", DATA, "Your own data for task 'own': .npz, .csv, .py or an image folder.")
     classes: str = setting("", DATA, "Labels of your own data: a number, names separated by commas, or regression.")
     input_shape: str = setting("", DATA, "Shape of your own data: 1,28,28 for images, 13 for 13 features.")
@@ -85,10 +91,14 @@ class RunConfig(Settings):
     momentum: float = setting(0.0, TRAINING, "Momentum of local SGD.", ge=0.0, lt=1.0)
     weight_decay: float = setting(0.0, TRAINING, "L2 penalty of local SGD.", ge=0.0)
     buffers: Literal["average", "local", "drop"] = setting(
-        "average", TRAINING, "BatchNorm's running statistics: averaged, kept by each client, or none (normalise by the batch)."
+        "average",
+        TRAINING,
+        "BatchNorm's running statistics: averaged, kept by each client, or none (normalise by the batch).",
     )
     device: str = setting("auto", TRAINING, "auto, cpu, cuda, cuda:1 or mps.", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
-    threads: int = setting(1, TRAINING, "Threads per client; other numbers may change the last digits of results.", ge=1)
+    threads: int = setting(
+        1, TRAINING, "Threads per client; other numbers may change the last digits of results.", ge=1
+    )
 
     num_server_rounds: int = setting(20, ROUNDS, "Rounds of training.", ge=1)
     fraction_train: float = setting(1.0, ROUNDS, "Share of the clients that train in a round.", gt=0.0, le=1.0)

@@ -53,7 +53,9 @@ class Hello(_Record):
         counts = (self.num_partitions, self.num_train, self.num_validation, self.num_test)
         if not all(isinstance(count, int) and count >= 0 for count in counts):
             raise ValueError("the counts of a hello must be integers, not negative")
-        if not (isinstance(self.name, str) and 0 < len(self.name) <= 64 and self.name.isprintable() and "/" not in self.name):
+        if not (
+            isinstance(self.name, str) and 0 < len(self.name) <= 64 and self.name.isprintable() and "/" not in self.name
+        ):
             raise ValueError("a client's name must have 1 to 64 printable characters and no '/'")
 
 
@@ -83,7 +85,7 @@ class EvaluateOrder(_Record):
 
 
 def pack(parts: Mapping[str, np.ndarray]) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in parts.items()})
+    return ArrayRecord({name: Array.from_numpy_ndarray(np.ascontiguousarray(value)) for name, value in parts.items()})
 
 
 def unpack(record: ArrayRecord) -> Parts:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from cli.keys import make_keys
 from cli.main import main
-from cli.processes import Processes, free_ports, marked
+from cli.processes import Processes, free_ports, last_words, marked, must_be_free
 from cli.up import quoted
 from server.rundir import new_run_dir
 from strategies.federation import RunFailed
@@ -50,13 +51,16 @@ def test_all_of_the_run_is_in_its_directory(finished: tuple[Any, subprocess.Comp
         "events.jsonl",
         "keys",
         "logs",
+        "report.html",
         "result.json",
     }
     assert sorted(path.name for path in (run_dir / "logs").iterdir()) == [
         "client-0.log",
         "client-1.log",
+        "serverapp.log",
         "superlink.log",
     ]
+    assert "round 2/2:" in (run_dir / "logs" / "serverapp.log").read_text()
     for i in ("0", "1"):
         assert (run_dir / "clients" / i / "models" / f"{i}.safetensors").exists()
     for name in ("keys", "logs", "clients", "clients/0"):
@@ -147,18 +151,28 @@ def test_strangers_are_refused_and_sigterm_ends_all(sandbox: Any) -> None:
     make_keys(sandbox.path / "strange", ["0"])
     ours = sandbox.path / "run" / "keys"
     tls = ("--root-certificates", str(ours / "ca.crt"))
+    key = "--auth-supernode-private-key"
     strangers = {
-        "plain text": ("--insecure",),
-        "no key": tls,
-        "an unregistered key": (*tls, "--auth-supernode-private-key", str(sandbox.path / "strange" / "clients" / "0")),
-        "a key in use": (*tls, "--auth-supernode-private-key", str(ours / "clients" / "0")),
-        "another authority": ("--root-certificates", str(sandbox.path / "strange" / "ca.crt")),
+        "plain text": ("Socket closed", "--insecure"),
+        "no key": ("All SuperNodes must be registered", *tls),
+        "unregistered key": (
+            "Failed to activate SuperNode",
+            *tls,
+            key,
+            str(sandbox.path / "strange" / "clients" / "0"),
+        ),
+        "key in use": ("Failed to activate SuperNode", *tls, key, str(ours / "clients" / "0")),
+        "other authority": (
+            "CERTIFICATE_VERIFY_FAILED",
+            "--root-certificates",
+            str(sandbox.path / "strange" / "ca.crt"),
+        ),
     }
-    for name, options in strangers.items():
+    for name, (reason, *options) in strangers.items():
         command = ["flower-supernode", "--superlink", f"127.0.0.1:{fleet_port}", "--port", str(free_ports(1)[0])]
         stranger = sandbox.start([*command, "--max-retries", "1", *options], f"{name}.log")
         assert stranger.wait(timeout=60) != 0, name
-        assert "SuperNode ID" not in sandbox.read(f"{name}.log"), name
+        assert reason in sandbox.read(f"{name}.log") and "SuperNode ID" not in sandbox.read(f"{name}.log"), name
     assert up.poll() is None
     up.send_signal(signal.SIGTERM)
     assert up.wait(timeout=30) == 143
@@ -184,10 +198,11 @@ def test_a_killed_command_takes_its_processes_with_it(sandbox: Any) -> None:
 
 
 def test_processes_that_will_not_end_are_ended(tmp_path: Path) -> None:
-    stubborn = "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('here', flush=True)\n"
-    detached = f"subprocess.Popen([sys.executable, '-c', {stubborn + 'time.sleep(600)'!r}], start_new_session=True)\ntime.sleep(600)"
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('here', flush=True); "
+    detached = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {deaf + 'time.sleep(600)'!r}], "
+    stubborn = detached + f"start_new_session=True); {deaf} time.sleep(600)"
     with Processes(tmp_path) as processes:
-        processes.start("stubborn", [sys.executable, "-c", stubborn + detached], dict(os.environ), tmp_path)
+        processes.start("stubborn", [sys.executable, "-c", stubborn], dict(os.environ), tmp_path)
         while (tmp_path / "stubborn.log").read_text().count("here") < 2:
             processes.check()
         assert len(marked(processes.mark)) == 2
@@ -204,14 +219,34 @@ def test_a_process_that_ends_early_is_reported_with_its_last_words(tmp_path: Pat
             processes.check()
 
 
+def test_the_reason_is_taken_out_of_flowers_log(tmp_path: Path) -> None:
+    log = tmp_path / "client-0.log"
+    log.write_text(
+        "INFO : Starting\nERROR :     Exit Code: 305\nFailed to connect.\nSocket closed\nHelp\n\nFor more: <url>\n"
+    )
+    assert last_words(log) == "Failed to connect. Socket closed"
+    log.write_text("")
+    assert last_words(log) == "it said nothing"
+
+
+def test_a_port_in_use_is_refused_by_name() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(ConfigError, match="fleet-port = "):
+            must_be_free("fleet-port", taken.getsockname()[1])
+
+
 def test_the_server_takes_a_prepared_directory_and_no_other(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     for name in ("clients", "keys", "logs"):
         (run_dir / name).mkdir(parents=True)
-    assert new_run_dir({"run-dir": str(run_dir)}) == run_dir
+    config = {"run-dir": str(run_dir), "strategy": "fedavg", "task": "digits"}
+    assert new_run_dir(config, prepared=True) == run_dir
+    with pytest.raises(ConfigError, match="exists already"):
+        new_run_dir(config)
     (run_dir / "config.json").touch()
     with pytest.raises(ConfigError, match="exists already"):
-        new_run_dir({"run-dir": str(run_dir)})
+        new_run_dir(config, prepared=True)
 
 
 def test_paths_are_quoted_as_flower_reads_them() -> None:

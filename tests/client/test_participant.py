@@ -134,7 +134,9 @@ def test_own_data_by_node_configuration(own):
     assert reply.content.array_records[MODEL]["classifier"].shape == (18,)
 
 
-@pytest.mark.parametrize(("task", "classes", "shape"), [("own", "3", "7"), ("own", "2", "5"), ("digits", "", ""), ("heart", "", "")])
+@pytest.mark.parametrize(
+    ("task", "classes", "shape"), [("own", "3", "7"), ("own", "2", "5"), ("digits", "", ""), ("heart", "", "")]
+)
 def test_own_data_that_do_not_fit_the_task(task, classes, shape, own):
     with pytest.raises((DataError, ConfigError), match=r"mine\.npz"):
         Participant.of(context(own, task=task, classes=classes, input_shape=shape, model="linear")).data()
@@ -168,7 +170,14 @@ def test_own_parts_are_overwritten_by_those_sent(where, tmp_path):
         with safe_open(tmp_path / "models" / "1.safetensors", framework="numpy") as file:
             assert np.array_equal(file.get_tensor("classifier.bias"), own["classifier"][-10:])
             facts = file.metadata()
-        assert facts == {"client": "1", "task": "digits", "model": "mlp", "input-shape": facts["input-shape"], "outputs": "10", "buffers": "average"}
+        assert facts == {
+            "client": "1",
+            "task": "digits",
+            "model": "mlp",
+            "input-shape": facts["input-shape"],
+            "outputs": "10",
+            "buffers": "average",
+        }
         assert facts["input-shape"].replace("x", ",") == "1,8,8"
 
 
@@ -211,5 +220,5 @@ def test_an_answer_passes_the_checks_of_the_server():
     answer = ask("train", content(train_order(1, upload=("classifier",)), pack(start)), client)
     from wire.checks import Layout
 
-    checked = check_update(answer, Layout(start, np.empty(0, int)), ("classifier",))
+    checked = check_update(answer, Layout(start, np.empty(0, int), classifier_shape=(10, 64)), ("classifier",))
     assert json.dumps(checked.metrics) and checked.num_samples > 0

@@ -86,7 +86,9 @@ def test_a_damaged_file(damage, tmp_path):
     store.keep(1, parts(1))
     whole = store.current.read_bytes()
     store.current.write_bytes(whole[:-2] if damage is None else damage)
-    with pytest.raises(ValueError, match=r"a\.safetensors: not a client state of Coterie .*; move it away to start afresh"):
+    with pytest.raises(
+        ValueError, match=r"a\.safetensors: not a client state of Coterie .*; move it away to start afresh"
+    ):
         store.own_parts(2)
     with pytest.raises(ValueError, match="move it away"):
         store.keep(2, parts(2))

@@ -122,8 +122,11 @@ def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
         "try:\n    append_line(Path(sys.argv[1]), 'y' * 200)\nexcept OSError as error:\n    print(error)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(path)], capture_output=True, text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)), env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        [sys.executable, "-c", script, str(path)],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
     assert "No space left" in done.stdout or "File too large" in done.stdout, done
     assert path.read_bytes() == b"x" * 14 + b"\n"
@@ -149,8 +152,20 @@ def test_a_line_that_could_not_be_flushed_is_taken_back(tmp_path, monkeypatch):
 EVENT = {
     "round": 7,
     "evaluate": {
-        "2": {"num-samples": 10, "global.accuracy": 0.5, "global.loss": 1.0, "personal.accuracy": 0.6, "personal.loss": 0.9},
-        "10": {"num-samples": 30, "global.accuracy": 0.9, "global.loss": 2.0, "personal.accuracy": 1.0, "personal.loss": 0.1},
+        "2": {
+            "num-samples": 10,
+            "global.accuracy": 0.5,
+            "global.loss": 1.0,
+            "personal.accuracy": 0.6,
+            "personal.loss": 0.9,
+        },
+        "10": {
+            "num-samples": 30,
+            "global.accuracy": 0.9,
+            "global.loss": 2.0,
+            "personal.accuracy": 1.0,
+            "personal.loss": 0.1,
+        },
         "x": {"num-samples": 0},
     },
     "not-tested": {"y": "error 2: boom"},
@@ -159,7 +174,12 @@ EVENT = {
 
 def test_result():
     result = result_of(CONFIG, ["2", "10", "x", "y", "gone"], EVENT)
-    assert {key: result[key] for key in ("strategy", "task", "seed", "rounds")} == {"strategy": "fedavg", "task": "digits", "seed": 1, "rounds": 7}
+    assert {key: result[key] for key in ("strategy", "task", "seed", "rounds")} == {
+        "strategy": "fedavg",
+        "task": "digits",
+        "seed": 1,
+        "rounds": 7,
+    }
     assert result["mean-test-accuracy"] == pytest.approx({"global": 0.7, "personal": 0.8})
     mean = result["models"]["global"]["mean"]
     assert mean == pytest.approx({"accuracy": 0.7, "accuracy-weighted": 0.8, "loss": 1.5, "loss-weighted": 1.75})
@@ -169,7 +189,11 @@ def test_result():
 
 
 def test_regression_has_no_accuracy():
-    event = {"round": 1, "evaluate": {"a": {"num-samples": 3, "personal.loss": 0.5, "personal.r2": 0.7}}, "not-tested": {}}
+    event = {
+        "round": 1,
+        "evaluate": {"a": {"num-samples": 3, "personal.loss": 0.5, "personal.r2": 0.7}},
+        "not-tested": {},
+    }
     result = result_of(CONFIG, ["a"], event)
     assert result["mean-test-accuracy"] == {} and result["models"]["personal"]["mean"]["r2"] == 0.7
 
@@ -183,7 +207,13 @@ def test_the_directory_of_a_whole_run(tmp_path):
     result = directory.finish()
     assert json.loads((tmp_path / "result.json").read_text()) == result and result["clients"] == ["2", "10"]
     assert [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()] == [{"round": 6}, EVENT]
-    assert {p.name for p in tmp_path.iterdir()} == {"config.json", "events.jsonl", "result.json", "checkpoint", "checkpoint.previous"}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "config.json",
+        "events.jsonl",
+        "result.json",
+        "checkpoint",
+        "checkpoint.previous",
+    }
 
 
 def test_a_run_that_could_not_be_tested_has_no_result(tmp_path):

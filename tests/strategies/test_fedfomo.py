@@ -72,7 +72,9 @@ def test_statistics_are_mixed_and_stay_statistics():
     network = build_network("lenet5", (1, 8, 8), 2, seed=0)
     own = network.dump()
     rng = np.random.default_rng(0)
-    samples = Samples(torch.from_numpy(rng.normal(size=(20, 1, 8, 8)).astype(np.float32)), torch.zeros(20, dtype=torch.int64))
+    samples = Samples(
+        torch.from_numpy(rng.normal(size=(20, 1, 8, 8)).astype(np.float32)), torch.zeros(20, dtype=torch.int64)
+    )
     better = {part: value.copy() for part, value in own.items()}
     better["classifier"][-2:] = [9, -9]  # always says 0
     better["buffers"] = own["buffers"] + 1
@@ -95,7 +97,9 @@ def fomo(models: int = 2, epsilon: float = 0.0, seed: int = 1) -> FedFomo:
 
 
 def upload(method: FedFomo, weights=()) -> Update:
-    return Update({part: value.copy() for part, value in method.layout.parts.items()}, 5, {}, {"weights": np.array(weights)}, 0)
+    return Update(
+        {part: value.copy() for part, value in method.layout.parts.items()}, 5, {}, {"weights": np.array(weights)}, 0
+    )
 
 
 NAMES = ["a", "b", "c", "d", "e"]

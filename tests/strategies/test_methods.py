@@ -59,7 +59,9 @@ def uploads(run) -> list[tuple[str, dict[str, np.ndarray]]]:
 
 
 def test_one_round_of_fedavg_by_hand(federate):
-    run = federate(strategy="fedavg", num_server_rounds=1, local_epochs=2, batch_size=50, learning_rate=0.1, momentum=0.5)
+    run = federate(
+        strategy="fedavg", num_server_rounds=1, local_epochs=2, batch_size=50, learning_rate=0.1, momentum=0.5
+    )
     states, counts = [], []
     for client in CLIENTS:
         samples, network, rng = samples_of(run, client), initial(run), generator(1, "train", 1, client)
@@ -122,7 +124,9 @@ def test_what_is_shared_and_what_stays(strategy, shared, federate):
     last = dict(uploads(run)[-4:])
     counts = [run.events[-1]["train"][client]["num-samples"] for client in CLIENTS]
     for part in shared:
-        expected = sum(n / sum(counts) * last[client][part].astype(np.float64) for client, n in zip(CLIENTS, counts, strict=True))
+        expected = sum(
+            n / sum(counts) * last[client][part].astype(np.float64) for client, n in zip(CLIENTS, counts, strict=True)
+        )
         np.testing.assert_allclose(run.model[part], expected, rtol=1e-5, atol=0.5 if part == "counters" else 1e-6)
 
 
@@ -171,7 +175,10 @@ def test_local_is_training_alone(federate):
 def test_fedrep_trains_the_classifier_first(federate):
     run = federate(strategy="fedrep", num_server_rounds=1, local_epochs=2, **{"fedrep.head-epochs": 3})
     for _, order, _ in orders(run):
-        assert list(zip(order.phase_parts, order.phase_epochs, strict=True)) == [("classifier", 3), ("extractor+norm", 2)]
+        assert list(zip(order.phase_parts, order.phase_epochs, strict=True)) == [
+            ("classifier", 3),
+            ("extractor+norm", 2),
+        ]
     network, samples, rng = initial(run), samples_of(run, "1"), generator(1, "train", 1, "1")
     train(network, samples, Sgd(0.05, 32), epochs=3, rng=rng, parts=["classifier"])
     train(network, samples, Sgd(0.05, 32), epochs=2, rng=rng, parts=["extractor", "norm"])

@@ -154,8 +154,10 @@ def test_the_matrix_is_written_beside_the_truth(federate, tmp_path):
 
     with pytest.raises(SystemExit) as end:
         main(
-            ["run", "--strategy", "pfedsim", "--num-server-rounds", "4", "--num-clients", "6", "--workers", "0"]
-            + ["--run-dir", str(tmp_path / "run")]
+            [
+                *("run", "--strategy", "pfedsim", "--num-server-rounds", "4", "--num-clients", "6", "--workers", "0"),
+                *("--run-dir", str(tmp_path / "run")),
+            ]
         )
     assert end.value.code == 0
     rows = [line.split(",") for line in (tmp_path / "run" / "similarity.csv").read_text().splitlines()]

@@ -31,7 +31,9 @@ def test_geometric_median_by_two_other_optimisers(seed):
     z = cvxpy.Variable(4)
     cvxpy.Problem(cvxpy.Minimize(sum(m * cvxpy.norm(p - z) for m, p in zip(masses, points, strict=True)))).solve()
     assert total(found) == pytest.approx(total(z.value), rel=1e-6)
-    free = minimize(total, points.mean(axis=0), method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10, "maxiter": 9999})
+    free = minimize(
+        total, points.mean(axis=0), method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10, "maxiter": 9999}
+    )
     np.testing.assert_allclose(found, free.x, atol=1e-3)
 
 
@@ -62,7 +64,9 @@ def test_counters_stay_integers(federate):
 
 def test_krum_leaves_out_the_one_far_away(federate):
     run = federate(
-        strategy="krum", **SETTINGS, **{"krum.malicious": 0.2, "krum.keep": 0.6, "attack.kind": "huge", "attack.clients": "3"}
+        strategy="krum",
+        **SETTINGS,
+        **{"krum.malicious": 0.2, "krum.keep": 0.6, "attack.kind": "huge", "attack.clients": "3"},
     )
     weights = run.events[0]["weights"]
     assert len(weights) == 3 and "3" not in weights

@@ -63,13 +63,17 @@ def test_a_bad_client_is_left_out_by_name(strategy, kind, federate):
     check_left_out(strategy, kind, federate)
 
 
-@pytest.mark.parametrize(("strategy", "kind"), [("fedavg", "silent"), ("fedfomo", "silent"), ("fedavg", "torn"), ("fedper", "torn")])
+@pytest.mark.parametrize(
+    ("strategy", "kind"), [("fedavg", "silent"), ("fedfomo", "silent"), ("fedavg", "torn"), ("fedper", "torn")]
+)
 def test_a_silent_or_torn_client_is_left_out_by_name(strategy, kind, federate):
     check_left_out(strategy, kind, federate)
 
 
 def check_left_out(strategy, kind, federate):
-    run = federate(tamper=bad("2", kind), strategy=strategy, model="mlp", round_timeout=0.5 if kind == "silent" else 30.0)
+    run = federate(
+        tamper=bad("2", kind), strategy=strategy, model="mlp", round_timeout=0.5 if kind == "silent" else 30.0
+    )
     for event in run.events:
         assert list(event["left-out"]) == ["2"]
         expected = "not a finite number" if (strategy, kind) == ("local", "nan") else REASONS[kind]
@@ -87,7 +91,9 @@ def test_the_others_get_what_they_would_get_without_it(federate):
     good = {name: answer for name, answer in run.grid.answered if name != "2" and MODEL in answer.content.array_records}
     counts = {name: answer.content.metric_records[METRICS]["num-samples"] for name, answer in good.items()}
     for part in ("extractor", "classifier"):
-        mean = sum(counts[n] * good[n].content.array_records[MODEL][part].numpy().astype(float) for n in good) / sum(counts.values())
+        mean = sum(counts[n] * good[n].content.array_records[MODEL][part].numpy().astype(float) for n in good) / sum(
+            counts.values()
+        )
         np.testing.assert_allclose(run.model[part], mean, rtol=1e-5, atol=1e-7)
 
 
@@ -105,7 +111,11 @@ def test_a_client_that_cannot_be_tested_is_named(federate):
 
 def test_nobody_can_be_tested(federate):
     def tamper(asked, answer, name):
-        return Message(Error(code=2, reason="MemoryError: no"), reply_to=asked) if asked.metadata.message_type == "evaluate" else answer
+        return (
+            Message(Error(code=2, reason="MemoryError: no"), reply_to=asked)
+            if asked.metadata.message_type == "evaluate"
+            else answer
+        )
 
     with pytest.raises(RunFailed, match=r"round 2: no client could be tested\. 0: error 2: MemoryError: no"):
         federate(tamper=tamper, strategy="fedavg", model="mlp", evaluate_every=2)
@@ -163,7 +173,18 @@ def test_a_run_without_quorum_ends_and_says_why(federate, tmp_path):
     assert not (tmp_path / "run-1" / "result.json").exists() and (tmp_path / "run-1" / "checkpoint").is_dir()
 
 
-@pytest.mark.parametrize(("quorum", "good", "goes_on"), [(0.5, 2, True), (0.5, 1, False), (0.75, 3, True), (0.75, 2, False), (1.0, 3, False), (0.1, 1, True), (0.1, 0, False)])
+@pytest.mark.parametrize(
+    ("quorum", "good", "goes_on"),
+    [
+        (0.5, 2, True),
+        (0.5, 1, False),
+        (0.75, 3, True),
+        (0.75, 2, False),
+        (1.0, 3, False),
+        (0.1, 1, True),
+        (0.1, 0, False),
+    ],
+)
 def test_quorum_is_a_share_of_those_asked(quorum, good, goes_on, federate):
     def tamper(asked, answer, name):
         lost = is_training(asked) and int(name) >= good
@@ -215,7 +236,18 @@ def test_evaluation_every_so_often_and_after_the_last_round(federate):
 
 # --- event lines -----------------------------------------------------------------------------------------------------
 
-ALWAYS = {"round", "left-out", "train", "bytes-up", "bytes-down", "seconds", "evaluate", "mean", "not-tested", "evaluate-seconds"}
+ALWAYS = {
+    "round",
+    "left-out",
+    "train",
+    "bytes-up",
+    "bytes-down",
+    "seconds",
+    "evaluate",
+    "mean",
+    "not-tested",
+    "evaluate-seconds",
+}
 
 
 def documented_keys():
@@ -257,7 +289,9 @@ def test_numbers_too_large_for_a_mean_do_not_spoil_the_line(federate):
     run = federate(tamper=tamper, strategy="fedavg", model="linear", num_server_rounds=1)
     line = (run.path / "events.jsonl").read_text()
     assert "Infinity" not in line and "NaN" not in line
-    assert list(run.result["not-tested"]) == ["1"] and "global.loss: not a finite number" in run.result["not-tested"]["1"]
+    assert (
+        list(run.result["not-tested"]) == ["1"] and "global.loss: not a finite number" in run.result["not-tested"]["1"]
+    )
 
 
 # --- same seed, same result ------------------------------------------------------------------------------------------

@@ -61,7 +61,9 @@ def test_resnet18_has_4800_normalised_channels():
     assert parts["norm"].size == parts["buffers"].size == 2 * 4800 and parts["counters"].size == 20
 
 
-@pytest.mark.parametrize("model", ["mobilenet-v2", "resnet18", "efficientnet-b0", pytest.param("vgg19", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "model", ["mobilenet-v2", "resnet18", "efficientnet-b0", pytest.param("vgg19", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28)])
 def test_big_networks_take_small_grey_images(model, shape):
     network = build_network(model, shape, 3, seed=0)
@@ -95,7 +97,9 @@ def test_tables(model):
 
 @pytest.mark.parametrize("model", ["lenet5", "cnn", "resnet18"])
 def test_images_only(model):
-    with pytest.raises(ModelError, match=rf"model = '{model}': needs images, this task has 13 features; use 'mlp' or 'linear'"):
+    with pytest.raises(
+        ModelError, match=rf"model = '{model}': needs images, this task has 13 features; use 'mlp' or 'linear'"
+    ):
         build_network(model, (13,), 2, seed=0)
 
 
@@ -111,7 +115,7 @@ def test_four_channels():
 
 
 def test_unknown_model():
-    with pytest.raises(ModelError, match="'lenet6': unknown.*lenet5"):
+    with pytest.raises(ModelError, match=r"'lenet6': unknown.*lenet5"):
         build_network("lenet6", (1, 8, 8), 2, seed=0)
 
 
@@ -142,7 +146,11 @@ def check_parts(network: Network) -> None:
 def test_what_is_in_which_part():
     network = build_network("lenet5", (1, 8, 8), 10, seed=0)
     sizes = {name: value.size for name, value in network.dump().items()}
-    assert sizes["norm"] == sizes["buffers"] == 2 * (6 + 16) and sizes["counters"] == 2 and sizes["classifier"] == 84 * 10 + 10
+    assert (
+        sizes["norm"] == sizes["buffers"] == 2 * (6 + 16)
+        and sizes["counters"] == 2
+        and sizes["classifier"] == 84 * 10 + 10
+    )
     assert set(build_network("linear", (5,), 2, seed=0).dump()) == {"classifier"}
     assert set(build_network("mlp", (5,), 2, seed=0).dump()) == {"extractor", "classifier"}
 
@@ -190,7 +198,11 @@ def test_dtypes():
     network = build_network("lenet5", (1, 8, 8), 10, seed=0)
     one_step(network)
     assert {name: str(value.dtype) for name, value in network.dump().items()} == {
-        "extractor": "float32", "norm": "float32", "classifier": "float32", "buffers": "float32", "counters": "int64",
+        "extractor": "float32",
+        "norm": "float32",
+        "classifier": "float32",
+        "buffers": "float32",
+        "counters": "int64",
     }
     assert network.dump()["counters"].tolist() == [1, 1]
     assert all(m.num_batches_tracked.dtype == torch.int64 for m in network.modules() if isinstance(m, nn.BatchNorm2d))
@@ -214,7 +226,10 @@ def test_same_seed_same_weights_and_nobody_elses_randomness():
     one = build_network("lenet5", (1, 8, 8), 10, seed=3).dump()
     assert torch.equal(torch.rand(3), expected)
     torch.manual_seed(99)
-    two, other = build_network("lenet5", (1, 8, 8), 10, seed=3).dump(), build_network("lenet5", (1, 8, 8), 10, seed=4).dump()
+    two, other = (
+        build_network("lenet5", (1, 8, 8), 10, seed=3).dump(),
+        build_network("lenet5", (1, 8, 8), 10, seed=4).dump(),
+    )
     assert all(np.array_equal(one[part], two[part]) for part in one)
     assert all(not np.array_equal(one[part], other[part]) for part in ("extractor", "classifier"))
 
@@ -250,7 +265,11 @@ def test_own_network(tmp_path):
     path.write_text(OWN)
     network = build_network(str(path), (4,), 3, seed=0)
     assert {name: value.size for name, value in network.dump().items()} == {
-        "extractor": 30, "norm": 24, "classifier": 21, "buffers": 12, "counters": 1,
+        "extractor": 30,
+        "norm": 24,
+        "classifier": 21,
+        "buffers": 12,
+        "counters": 1,
     }
     check_parts(network)
     assert network.eval()(torch.zeros(5, 4)).shape == (5, 3)
@@ -275,12 +294,21 @@ def test_shared_weights_are_counted_once(tmp_path):
     [
         ("x = 1", r"define build\(input_shape, num_outputs\)"),
         ("def build(shape, outputs):\n    return 1", r"must return \(extractor, classifier\)"),
-        ("from torch import nn\ndef build(s, o):\n    return nn.Flatten(), nn.Conv2d(1, 1, 1)", r"classifier a torch.nn.Linear"),
+        (
+            "from torch import nn\ndef build(s, o):\n    return nn.Flatten(), nn.Conv2d(1, 1, 1)",
+            r"classifier a torch.nn.Linear",
+        ),
         ("def build(:", "SyntaxError"),
         ("import no_such_module_anywhere", "no_such_module_anywhere"),
         ("def build(shape):\n    return 1", "TypeError"),
-        ("from torch import nn\ndef build(s, o):\n    return nn.Flatten(), nn.Linear(5, o)", "fails on an input of shape"),
-        ("from torch import nn\ndef build(s, o):\n    return nn.Flatten(), nn.Linear(4, o + 1)", "3 outputs, this task has 2"),
+        (
+            "from torch import nn\ndef build(s, o):\n    return nn.Flatten(), nn.Linear(5, o)",
+            "fails on an input of shape",
+        ),
+        (
+            "from torch import nn\ndef build(s, o):\n    return nn.Flatten(), nn.Linear(4, o + 1)",
+            "3 outputs, this task has 2",
+        ),
     ],
 )
 def test_own_network_with_a_mistake(source, expected, tmp_path):
@@ -301,7 +329,11 @@ def test_own_network_that_is_not_there(tmp_path):
 
 def test_words_of_a_configuration():
     digits, heart, synthetic = task_spec("digits"), task_spec("heart"), task_spec("synthetic-linear")
-    assert [partition_kind(spec, "auto") for spec in (digits, heart, synthetic)] == ["pathological", "natural", "natural"]
+    assert [partition_kind(spec, "auto") for spec in (digits, heart, synthetic)] == [
+        "pathological",
+        "natural",
+        "natural",
+    ]
     assert [number_of_clients(spec, "auto", 0) for spec in (digits, heart, synthetic)] == [10, 4, 6]
     assert number_of_clients(heart, "iid", 0) == 10 and number_of_clients(heart, "auto", 7) == 7
     assert [model_name(spec, "auto") for spec in (digits, heart, synthetic)] == ["lenet5", "mlp", "linear"]
@@ -334,10 +366,10 @@ def test_too_few_classes(classes):
 
 
 def test_wrong_words():
-    with pytest.raises(DataError, match="task = 'digit': unknown. Did you mean 'digits'"):
+    with pytest.raises(DataError, match=r"task = 'digit': unknown. Did you mean 'digits'"):
         task_spec("digit")
-    with pytest.raises(DataError, match="needs input-shape .* and classes"):
+    with pytest.raises(DataError, match=r"needs input-shape .* and classes"):
         task_spec("own")
-    with pytest.raises(ModelError, match="model = 'lenet': unknown. Did you mean 'lenet5'"):
+    with pytest.raises(ModelError, match=r"model = 'lenet': unknown. Did you mean 'lenet5'"):
         model_name(task_spec("digits"), "lenet")
     assert set(MODELS) == {*SMALL, *BIG, "vgg19"}

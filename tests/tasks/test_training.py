@@ -95,20 +95,33 @@ def test_the_loss_is_the_mean_over_all_samples_seen():
         indices = order.permutation(50)
         for first in range(0, 50, 16):
             chosen = torch.from_numpy(indices[first : first + 16])
-            losses.append((float(functional.cross_entropy(reference(samples.x[chosen]), samples.y[chosen])), len(chosen)))
+            losses.append(
+                (float(functional.cross_entropy(reference(samples.x[chosen]), samples.y[chosen])), len(chosen))
+            )
     assert trained.loss == pytest.approx(sum(loss * n for loss, n in losses) / 100, rel=1e-5)
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parts", [("classifier",), ("extractor",), ("norm",), ("extractor", "norm"), ("extractor", "classifier")])
+@pytest.mark.parametrize(
+    "parts", [("classifier",), ("extractor",), ("norm",), ("extractor", "norm"), ("extractor", "classifier")]
+)
 def test_only_the_named_parts_change(parts):
     network = lenet()
     before = network.dump()
-    train(network, images(40), Sgd(0.1, 10, momentum=0.9, weight_decay=0.1), epochs=1, rng=np.random.default_rng(0), parts=parts)
+    train(
+        network,
+        images(40),
+        Sgd(0.1, 10, momentum=0.9, weight_decay=0.1),
+        epochs=1,
+        rng=np.random.default_rng(0),
+        parts=parts,
+    )
     for part, value in network.dump().items():
-        assert np.array_equal(value, before[part]) == (part in ("extractor", "norm", "classifier") and part not in parts), part
+        assert np.array_equal(value, before[part]) == (
+            part in ("extractor", "norm", "classifier") and part not in parts
+        ), part
 
 
 def test_a_phase_leaves_no_trace_on_the_next():
@@ -128,7 +141,10 @@ def test_a_part_that_the_network_has_not():
     network = build_network("linear", (4,), 2, seed=0)
     before = network.dump()
     samples = Samples(torch.randn(5, 4), torch.tensor([0, 1, 0, 1, 1]))
-    assert train(network, samples, Sgd(0.1, 2), epochs=3, rng=np.random.default_rng(0), parts=("extractor", "norm")).steps == 0
+    assert (
+        train(network, samples, Sgd(0.1, 2), epochs=3, rng=np.random.default_rng(0), parts=("extractor", "norm")).steps
+        == 0
+    )
     assert np.array_equal(network.dump()["classifier"], before["classifier"])
 
 
@@ -137,7 +153,16 @@ def test_a_part_that_the_network_has_not():
 
 @pytest.mark.parametrize(
     ("n", "size", "expected"),
-    [(10, 4, [4, 4, 2]), (9, 4, [4, 5]), (3, 32, [3]), (1, 32, [1]), (33, 32, [33]), (8, 4, [4, 4]), (3, 1, [1, 2]), (2, 1, [2])],
+    [
+        (10, 4, [4, 4, 2]),
+        (9, 4, [4, 5]),
+        (3, 32, [3]),
+        (1, 32, [1]),
+        (33, 32, [33]),
+        (8, 4, [4, 4]),
+        (3, 1, [1, 2]),
+        (2, 1, [2]),
+    ],
 )
 def test_a_lone_last_sample_joins_the_batch_before(n, size, expected):
     samples = Samples(torch.arange(n).float().view(n, 1), torch.arange(n))
@@ -215,7 +240,9 @@ def test_metrics_of_regression():
     with torch.no_grad():
         predicted = network(samples.x)[:, 0].numpy()
     metrics = evaluate(network, samples)
-    assert metrics == pytest.approx({"loss": sk.mean_squared_error(y, predicted), "r2": sk.r2_score(y, predicted)}, rel=1e-4)
+    assert metrics == pytest.approx(
+        {"loss": sk.mean_squared_error(y, predicted), "r2": sk.r2_score(y, predicted)}, rel=1e-4
+    )
     constant = Samples(samples.x, torch.full((80,), 3.0))
     assert evaluate(network, constant)["r2"] == 0.0
 

@@ -76,7 +76,10 @@ def test_errors_and_missing_records():
 
 def test_wrong_parts():
     few = {name: value for name, value in PARTS.items() if name != "counters"}
-    refused(message(reply({"num-samples": 1}, few)), "expected the parts ['buffers', 'counters', 'extractor'], got ['buffers', 'extractor']")
+    refused(
+        message(reply({"num-samples": 1}, few)),
+        "expected the parts ['buffers', 'counters', 'extractor'], got ['buffers', 'extractor']",
+    )
     refused(update(classifier=np.zeros(2, np.float32)), "expected the parts", "classifier")
     with pytest.raises(Refused, match="expected the parts"):
         check_update(update(), LAYOUT, ())
@@ -176,7 +179,19 @@ def archive() -> bytes:
         b"\x93NUMPY\x09\x00" + bytes(50),
         b"\x93NUMPY\x03\x00\xff\xff\xff\xff" + bytes(50),
     ],
-    ids=["archive", "no archive", "huge", "negative", "torn", "python 2", "quotes", "nested", "fields", "version", "long header"],
+    ids=[
+        "archive",
+        "no archive",
+        "huge",
+        "negative",
+        "torn",
+        "python 2",
+        "quotes",
+        "nested",
+        "fields",
+        "version",
+        "long header",
+    ],
 )
 def test_files_that_make_numpy_stumble(data):
     try:
@@ -211,7 +226,10 @@ def test_a_matrix_of_models():
 
 
 def test_evaluations():
-    assert check_evaluation(message(reply({"num-samples": 3, "personal.loss": 0.1})), ("personal",))["personal.loss"] == 0.1
+    assert (
+        check_evaluation(message(reply({"num-samples": 3, "personal.loss": 0.1})), ("personal",))["personal.loss"]
+        == 0.1
+    )
     assert check_evaluation(message(reply({"num-samples": 0})), ("personal",)) == {"num-samples": 0}
     for metrics, reason in [
         ({"num-samples": 3, "global.loss": 0.1}, "no personal.loss"),
@@ -238,7 +256,10 @@ def test_hellos():
         (RecordDict({ORDER: MetricRecord({"name": 1})}), "is this node running Coterie"),
         (RecordDict({"hello": ArrayRecord()}), "is this node running Coterie"),
         (RecordDict({ORDER: ConfigRecord({**Hello("a", "c", 1, 1, 1, 1).to_record(), "name": "../a"})}), "no '/'"),
-        (RecordDict({ORDER: ConfigRecord({**Hello("a", "c", 1, 1, 1, 1).to_record(), "num_train": -4})}), "not negative"),
+        (
+            RecordDict({ORDER: ConfigRecord({**Hello("a", "c", 1, 1, 1, 1).to_record(), "num_train": -4})}),
+            "not negative",
+        ),
         (RecordDict({ORDER: ConfigRecord({**Hello("a", "c", 1, 1, 1, 1).to_record(), "name": ["a"]})}), "printable"),
         (Error(code=2, reason="ConfigError: no name"), "error 2: ConfigError: no name"),
     ],

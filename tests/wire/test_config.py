@@ -123,5 +123,5 @@ def test_sections():
 
 def test_choose():
     assert choose("key", "b", ["a", "b"]) == "b"
-    with pytest.raises(ConfigError, match="^key = 'c': unknown; choose one of a, b$"):
+    with pytest.raises(ConfigError, match=r"^key = 'c': unknown; choose one of a, b$"):
         choose("key", "c", ["a", "b"])

@@ -36,7 +36,9 @@ orders = st.builds(
     keep=st.lists(words, max_size=5).map(tuple),
     proximal_mu=st.floats(0, 1e6),
 )
-evaluations = st.builds(EvaluateOrder, round=counts, kinds=st.lists(words, max_size=2).map(tuple), fine_tune_epochs=counts)
+evaluations = st.builds(
+    EvaluateOrder, round=counts, kinds=st.lists(words, max_size=2).map(tuple), fine_tune_epochs=counts
+)
 hellos = st.builds(Hello, words, words, counts, counts, counts, counts)
 
 
@@ -75,7 +77,9 @@ def test_counts_that_are_no_counts(count):
 
 
 arrays = hnp.arrays(
-    st.sampled_from([np.float32, np.int64]), hnp.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=20), elements=st.integers(0, 99)
+    st.sampled_from([np.float32, np.int64]),
+    hnp.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=20),
+    elements=st.integers(0, 99),
 )
 
 
@@ -84,7 +88,9 @@ def test_packing(parts):
     again = unpack(pack(parts))
     assert set(again) == set(parts)
     for name, value in parts.items():
-        assert again[name].dtype == value.dtype and again[name].shape == value.shape and np.array_equal(again[name], value)
+        assert (
+            again[name].dtype == value.dtype and again[name].shape == value.shape and np.array_equal(again[name], value)
+        )
 
 
 def test_views_are_packed_as_they_look():

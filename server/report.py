@@ -1,0 +1,155 @@
+"""`report.html`: a run on one page that needs nothing else, made from the files of its directory.
+
+Names and reasons come from clients, so everything is escaped.
+"""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+
+from server.pictures import contributions, curves
+from tasks.files import write_atomically
+from wire.config import ConfigError
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }}</title>
+<style>
+  body { font: 15px/1.5 system-ui, sans-serif; color: #1c2330; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; }
+  h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+  p.about { color: #5a6475; margin-top: .2rem; }
+  .scroll { overflow-x: auto; }
+  table { border-collapse: collapse; } th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #e3e7ee; }
+  th { font-weight: 600; background: #f5f7fa; } th:first-child, td:first-child, td.text { text-align: left; }
+  img { max-width: 100%; height: auto; } .bad { color: #a4262c; }
+  details { margin-top: 2rem; } code { background: #f5f7fa; padding: 0 .2rem; }
+</style>
+</head>
+<body>
+<h1>{{ title }}</h1>
+<p class="about">{{ about }}</p>
+{% if not finished %}<p class="bad">This run did not finish: the figures are those of its last evaluation.</p>{% endif %}
+{% for table in tables %}
+<h2>{{ table.title }}</h2>
+<div class="scroll"><table>
+<tr>{% for name in table.head %}<th>{{ name }}</th>{% endfor %}</tr>
+{% for row in table.rows %}
+<tr>{% for cell in row %}<td{% if table.text_last and loop.last %} class="text"{% endif %}>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</table></div>
+{% endfor %}
+{% for name, data in pictures %}
+<h2>{{ name }}</h2>
+<img alt="{{ name }}" src="data:image/png;base64,{{ data }}">
+{% endfor %}
+<details><summary>All settings</summary><table>
+{% for key, value in settings %}<tr><td><code>{{ key }}</code></td><td class="text">{{ value }}</td></tr>{% endfor %}
+</table></details>
+</body>
+</html>
+"""
+
+
+def write_report(run_dir: Path) -> Path:
+    """Make `report.html` anew from what is in the run directory."""
+    config, events = read_run(run_dir)
+    tested = [event for event in events if "evaluate" in event]
+    if not tested:
+        raise ConfigError(f"{run_dir}: no round of this run was evaluated, so there is nothing to report yet")
+    last = tested[-1]
+    pictures = [("Over the rounds", _encoded(curves(tested)))]
+    pictures += [(path.stem.replace("-", " "), _encoded(path.read_bytes())) for path in sorted(run_dir.glob("*.png"))]
+    judged = _read_suspects(run_dir)
+    valued = [event for event in events if "contribution" in event]
+    if valued:
+        pictures.append(("Contributions", _encoded(contributions(valued, judged.get("bad-clients", [])))))
+    clients = sum(1 for _ in last["evaluate"])
+    page = Environment(autoescape=True).from_string(PAGE)
+    text = page.render(
+        title=f"{config['strategy']} on {config['task']}",
+        about=f"{len(events)} of {config['num-server-rounds']} rounds, {clients} clients tested, seed {config['seed']}",
+        finished=(run_dir / "result.json").exists(),
+        tables=[_means(last), *_suspects(judged), _clients(events, last), *_left_out(events)],
+        pictures=pictures,
+        settings=sorted(config.items()),
+    )
+    path = run_dir / "report.html"
+    write_atomically(path, text.encode())
+    return path
+
+
+def read_run(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The settings and the events of a run."""
+    if not (run_dir / "config.json").is_file():
+        raise ConfigError(f"{run_dir}: is not a run directory, it has no config.json")
+    config = json.loads((run_dir / "config.json").read_text())
+    lines = (run_dir / "events.jsonl").read_text().splitlines() if (run_dir / "events.jsonl").exists() else []
+    return config, [json.loads(line) for line in lines]
+
+
+def _encoded(picture: bytes) -> str:
+    return base64.b64encode(picture).decode()
+
+
+def _means(last: Mapping[str, Any]) -> dict[str, Any]:
+    mean: Mapping[str, float] = last["mean"]
+    names = sorted({name.split(".", 1)[1] for name in mean if not name.endswith("-weighted")})
+    kinds = sorted({name.split(".", 1)[0] for name in mean})
+    rows = []
+    for kind in kinds:
+        rows.append([f"{kind}, mean over clients", *[_number(mean.get(f"{kind}.{name}")) for name in names]])
+        rows.append([f"{kind}, by samples", *[_number(mean.get(f"{kind}.{name}-weighted")) for name in names]])
+    return {"title": f"After round {last['round']}", "head": ["model", *names], "rows": rows}
+
+
+def _clients(events: Sequence[Mapping[str, Any]], last: Mapping[str, Any]) -> dict[str, Any]:
+    """Every client: how often it trained, what it sent and received, how its models do."""
+    metrics: Mapping[str, Mapping[str, float]] = last["evaluate"]
+    names = list(dict.fromkeys(name for values in metrics.values() for name in values if name != "num-samples"))
+    rows = []
+    for client, values in metrics.items():
+        trained = sum(client in event["train"] for event in events)
+        down, up = (sum(event[key].get(client, 0) for event in events) / 2**20 for key in ("bytes-down", "bytes-up"))
+        figures = [_number(values.get(name)) for name in names]
+        rows.append([client, values["num-samples"], trained, f"{down:.2f}", f"{up:.2f}", *figures])
+    head = ["client", "test samples", "rounds trained", "MB down", "MB up", *names]
+    return {"title": "Clients", "head": head, "rows": rows}
+
+
+def _read_suspects(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / "suspects.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _suspects(judged: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every client whose weight fell below the bound, and whether it is bad, where that is known."""
+    if not judged:
+        return []
+    bad = judged.get("bad-clients")
+    rates = [f"{name} {judged[name]:.2f}" for name in ("precision", "recall") if judged.get(name) is not None]
+    rows = [
+        [client, f"{judged['weights'][client]:.4g}", "not known" if bad is None else "yes" if client in bad else "no"]
+        for client in judged["suspects"]
+    ]
+    title = "; ".join([f"Suspects: weight below {judged['weight-below']:.4g}", *rates])
+    return [{"title": title, "head": ["client", "weight", "is it bad?"], "rows": rows}]
+
+
+def _left_out(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    rows = [
+        [event["round"], client, reason]
+        for event in events
+        for client, reason in {**event["left-out"], **event.get("not-tested", {})}.items()
+    ]
+    return [{"title": "Left out", "head": ["round", "client", "why"], "rows": rows, "text_last": True}] if rows else []
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
