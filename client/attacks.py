@@ -1,9 +1,9 @@
 """What a bad client does, for experiments: to its training data before it trains, or to its update before it is sent.
 
-To the data (ShapleyFL, appendix B.3), each on a random share `strength` of the training samples where not said otherwise:
+To the data (ShapleyFL, appendix B.3), on a random share `strength` of the training samples where not said otherwise:
 
     long-tail        samples are thrown away until label counts fall geometrically, from n to n / imbalance
-    open-set         inputs are replaced by something of no class, their pixels or features in one random order; labels stay
+    open-set         inputs become something of no class, their pixels or features in one random order; labels stay
     closed-set       labels L become (L + 1) mod C
     data-noise       strength * N(0, 1) is added to the normalised inputs of all samples
 
@@ -116,7 +116,7 @@ def _direction(rng: np.random.Generator, size: int) -> np.ndarray:
 
 
 def long_tail(labels: np.ndarray, imbalance: float, rng: np.random.Generator) -> np.ndarray:
-    """The samples that stay: of the k-th of K labels (in random order) n_max / imbalance^(k / (K - 1)), at least one."""
+    """The samples that stay: of the k-th of K labels n_max / imbalance^(k / (K - 1)), at least one."""
     present = rng.permutation(np.unique(labels))
     if len(present) < 2 or labels.dtype.kind == "f":
         return np.arange(len(labels))

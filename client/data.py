@@ -57,8 +57,8 @@ def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tupl
         "shards_per_client": c.shards_per_client,
     }
     dataset = load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
-    source = (c.task, c.data_root, c.data, c.classes, c.input_shape, c.server_data, c.seed)
-    key = (*source, num_partitions, *settings.values())
+    where = (c.task, c.data_root, c.data, c.classes, c.input_shape)
+    key = (*where, num_partitions, c.server_data, *settings.values())
     if key not in _partitions:
         taken = held_out(dataset, c.server_data, derive_seed(c.seed, "server-data"))
         dealt, rest = without(dataset, taken) if len(taken) else (dataset, np.arange(len(dataset)))

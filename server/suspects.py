@@ -27,7 +27,7 @@ def precision_and_recall(suspects: Collection[str], bad: Collection[str]) -> dic
 
 
 def known_bad_clients(attack: AttackSettings, clients: Sequence[str], seed: int) -> set[str] | None:
-    """Who is bad by the run configuration. None where nobody can tell: clients with names of their own may attack by theirs."""
+    """Who is bad by the run configuration; None where it does not say, or clients have names of their own."""
     if attack.kind == "none" or not (attack.clients or set(clients) == {str(i) for i in range(len(clients))}):
         return None
     return bad_clients(attack, clients, seed)

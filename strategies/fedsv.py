@@ -1,4 +1,4 @@
-"""FedSV (Wang et al. 2020, "A Principled Approach to Data Valuation for Federated Learning", arXiv:2009.06192) as a defence.
+"""FedSV (Wang et al. 2020, "A Principled Approach to Data Valuation for Federated Learning") as a defence.
 
 A client's value is the sum of its Shapley values over the rounds it took part in. Updates are averaged with weights
 proportional to max(value, 0); if nobody's value is positive, alike.

@@ -2,8 +2,8 @@
 
     U(S) = metric of  x - eta mean_{i in S} V_i,   V_i = x - theta_i
 
-A player is a client that answered well in this round. All coalitions that an estimator will ask for are found out first, with a
-dry run, and evaluated together (tasks/coalition_models.py).
+A player is a client that answered well in this round. All coalitions that an estimator will ask for are found out
+first, with a dry run, and evaluated together (tasks/coalition_models.py).
 """
 
 import os

@@ -6,8 +6,8 @@ krum          the `krum.keep` models closest to their neighbours, averaged (Blan
 median        median of every number (Yin et al. 2018)
 trimmed-mean  mean of every number without the largest and the smallest share (Yin et al. 2018), by Flower
 
-Flower's strategies for these own the whole round and take replies as they come; of them we use the functions that compute, on
-replies that passed our checks. Of the median there is no function to use: it is one line.
+Flower's strategies for these own the whole round and take replies as they come; of them we use the functions that
+compute, on replies that passed our checks. Of the median there is no function to use: it is one line.
 """
 
 from abc import abstractmethod
@@ -53,8 +53,8 @@ def geometric_median_weights(
 ) -> np.ndarray:
     """Weights w, summing to 1, such that w @ points minimises the sum of masses times distances.
 
-    Weiszfeld: w_i ~ mass_i / max(smoothing, |point_i - w @ points|), again and again. Distances come from the points' inner
-    products, so that an iteration does not depend on how long the points are.
+    Weiszfeld: w_i ~ mass_i / max(smoothing, |point_i - w @ points|), again and again. Distances come from the points'
+    inner products, so that an iteration costs the same however long the points are.
     """
     centred = points - points.mean(axis=0)
     inner = centred @ centred.T

@@ -1,4 +1,4 @@
-"""S-FedAvg (Nagalapatti & Narayanam 2021, "Game of Gradients", arXiv:2110.12257): relevant clients are drawn more often.
+"""S-FedAvg (Nagalapatti & Narayanam 2021, "Game of Gradients", arXiv:2110.12257): who is relevant is drawn more often.
 
     phi_i <- alpha phi_i + (1 - alpha) SV_i     for the clients of a round;     P(i) ~ exp(phi_i / max |phi|)
 

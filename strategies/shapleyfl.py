@@ -1,17 +1,17 @@
-"""ShapleyFL (Sun et al. 2023, "ShapleyFL: Robust Federated Learning Based on Shapley Value"): weights from contributions.
+"""ShapleyFL (Sun et al. 2023, "ShapleyFL: Robust Federated Learning Based on Shapley Value"): weights by contribution.
 
-In a round with clients C the server plays a game on its validation data (strategies/game.py). With the Shapley values SV of C:
+In a round with clients C the server plays a game on its validation data (strategies/game.py). With the Shapley values:
 
     NSV_i = (SV_i - min SV) / (max SV - min SV)          SSV_i <- beta SSV_i + (1 - beta) NSV_i      for i in C
     w_i = SSV_i / sum_all SSV                            x <- x - eta sum_{i in C} w_i / p_i V_i
 
-AFedSV draws all clients alike, p_i = m / N. AFedSV+ draws client i with the probability p_i that makes the variance of the step
-smallest (games/sampling.py), but not below a floor: who was found useless must be able to come back.
+AFedSV draws all clients alike, p_i = m / N. AFedSV+ draws client i with the probability p_i that makes the variance of
+the step smallest (games/sampling.py), but not below a floor: who was found useless must be able to come back.
 
-Where the paper is silent: a client's first SSV is 0.5; equal values, or a single client, leave SSV as it is; a client whose
-answer cannot be used (NaN, a wrong shape) has NSV 0, one that did not answer keeps what it had; running statistics are averaged
-with the same weights, normalised, because sum w/p is not 1; an update longer than `clip` times the median is shortened to that,
-because even a small weight of a huge update is huge.
+Where the paper is silent: a client's first SSV is 0.5. Equal values, or a single client, leave SSV as it is. A client
+whose answer cannot be used (NaN, a wrong shape) has NSV 0; one that did not answer keeps what it had. Running
+statistics are averaged with the same weights, normalised, because sum w/p is not 1. An update longer than `clip` times
+the median is shortened to that, because even a small weight of a huge update is huge.
 """
 
 from collections.abc import Mapping

@@ -4,8 +4,8 @@ The models of a cooperative game are mixtures  theta_S = sum_j c_Sj theta_j  of 
 
 - the first layer is linear in its weights, so its outputs are computed once for every model and then mixed;
 - normalisation in evaluation mode is a scale and a shift: folded into the weights of the layer before it;
-- max-pooling comes before ReLU and before positive scaling, which keep the order of numbers: the same result of a quarter of
-  the numbers;
+- max-pooling comes before ReLU and before positive scaling, which keep the order of numbers: the same result from a
+  quarter of the numbers;
 - samples go through all mixtures in chunks that stay in the processor's cache, with channels last, chunks on all cores.
 
 Networks that are not a plain chain of such layers are evaluated one mixture at a time.
@@ -24,7 +24,7 @@ from tasks.models import Network
 from tasks.training import Samples, outputs
 
 Parts = Mapping[str, np.ndarray]
-CHUNK = 820_000  # numbers of a chunk's first layer: a few megabytes
+CHUNK = 1_600_000  # numbers of a chunk's first layer: a few megabytes
 BLOCK_BYTES = 256 * 2**20  # of mixed weights at a time
 MIXED_AT_ONCE = 8
 LARGEST_LOSS = 100.0  # of one sample: what a broken model gets instead of infinity
@@ -45,7 +45,7 @@ class Block:
 
 @dataclass
 class Folded:
-    """A block with the weights of one mixture. The first layer's outputs are mixed already: only `scale` and `shift` are left."""
+    """A block with the weights of one mixture. The first layer's outputs are mixed already: scale, shift are left."""
 
     block: Block
     weight: Tensor | None
@@ -69,8 +69,8 @@ class CoalitionModels:
     def utilities(self, models: Sequence[Parts], mixtures: np.ndarray) -> np.ndarray:
         """The metric of every mixture: `mixtures` (mixtures, models), rows that sum to 1; the loss is negative.
 
-        The first model is the one that the others started from: running statistics are averaged without it, with weights
-        that sum to 1, unless it is alone.
+        The first model is the one that the others started from: running statistics are averaged without it, with
+        weights that sum to 1, unless it is alone.
         """
         device = self.samples.y.device
         rows = {
@@ -118,6 +118,7 @@ class CoalitionModels:
                     for j in range(len(coefficients[0]))
                 ]
             )  # (models, samples, ...), channels last
+            own.nan_to_num_()  # what overflowed must not spoil mixtures that have nothing of it: 0 * inf is NaN
             scores = np.empty(len(mixtures))
             for k in range(0, len(mixtures), MIXED_AT_ONCE):
                 together = coefficients[k : k + MIXED_AT_ONCE] @ own.flatten(1)

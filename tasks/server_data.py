@@ -1,9 +1,10 @@
 """The server's own validation data, kept away from all clients.
 
-`server-data` is a number or a share of the task's published test samples (of all samples, where there is no published test
-set), drawn by the seed with labels in proportion; or the path of a file of the server's own (tasks/own.py).
+`server-data` is a number or a share of the task's published test samples (of all samples, where there is no published
+test set), drawn by the seed with labels in proportion; or the path of a file of the server's own (tasks/own.py).
 """
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def held_out(dataset: Dataset, server_data: str, seed: int) -> np.ndarray:
     candidates = (
         np.arange(len(dataset) - dataset.num_test, len(dataset)) if dataset.num_test else np.arange(len(dataset))
     )
-    number = float(server_data)
+    number = float(server_data) if math.isfinite(float(server_data)) else 0.0
     count = int(number) if number >= 1 else round(number * len(candidates))
     most = len(candidates) if dataset.num_test else len(candidates) - 1
     if not 1 <= count <= most or (number >= 1 and number != count):
@@ -64,7 +65,7 @@ def load_server_data(
         return replace(dataset, x=dataset.x[taken], y=dataset.y[taken], owner=owner, num_test=0)
     if not Path(server_data).expanduser().exists():
         raise DataError(
-            f"server-data = {server_data!r}: there is no such file or folder; give a path, or a number of the task's samples."
+            f"server-data = {server_data!r}: there is no such file; give a path, or a number of the task's samples."
         )
     kinds = "regression" if spec.kind == "regression" else classes or str(spec.num_outputs)
     shape = ",".join(str(size) for size in spec.input_shape)

@@ -1,8 +1,8 @@
 """Clients that do harm on purpose, for experiments: which ones, and what they do (client/attacks.py).
 
 In a simulation the run configuration chooses them, by name (`attack.clients`) or a share of all, drawn by the seed
-(`attack.fraction`); server and clients come to the same choice, so a report can tell how many were found. In a deployment a
-client does harm if its node configuration says so: `attack='sign-flip'`.
+(`attack.fraction`); server and clients come to the same choice, so a report can tell how many were found. In a
+deployment a client does harm if its node configuration says so: `attack='sign-flip'`.
 """
 
 from collections.abc import Sequence
@@ -50,11 +50,11 @@ def bad_clients(attack: AttackSettings, names: Sequence[str], seed: int) -> set[
         chosen = {name.strip() for name in attack.clients.split(",") if name.strip()}
         if len(chosen) > len(names):
             raise ConfigError(
-                f"attack.clients = {attack.clients!r}: {len(chosen)} bad clients, but there are {len(names)}; name fewer"
+                f"attack.clients = {attack.clients!r}: {len(chosen)} bad clients of {len(names)} clients; name fewer"
             )
         if strangers := sorted(chosen - set(names)):
             raise ConfigError(
-                f"attack.clients = {attack.clients!r}: there is no client {strangers[0]!r}; there are {', '.join(names)}"
+                f"attack.clients = {attack.clients!r}: there is no client {strangers[0]!r}; take {', '.join(names)}"
             )
         return chosen
     if not attack.fraction:

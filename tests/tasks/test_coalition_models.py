@@ -115,6 +115,15 @@ def test_a_broken_model_is_worth_nothing_but_a_number(model):
     )
 
 
+def test_a_broken_model_does_not_spoil_coalitions_without_it():
+    network, models, samples = some_models("cnn-bn", 2)
+    alone = np.array([[0.0, 0.0, 1.0]])
+    expected = CoalitionModels(network, samples, "loss").utilities(models, alone)
+    models[1]["extractor"][:] = 3e38
+    both = np.array([[0.0, 1.0, 0.0], [0.0, 0.5, 0.5], [0.0, 0.0, 1.0]])
+    assert CoalitionModels(network, samples, "loss").utilities(models, both)[2] == pytest.approx(expected[0])
+
+
 def test_wrong_metric():
     network, _, samples = some_models("mlp", 0)
     with pytest.raises(ValueError, match="choose one of accuracy"):
