@@ -40,7 +40,7 @@ class Participant:
         torch.set_num_threads(int(context.node_config.get("threads", config.threads)))
         name = client_name(context)
         state_dir = context.node_config.get("state-dir")
-        store = FileStore(Path(str(state_dir)), name) if state_dir else ContextStore(context)
+        store = FileStore(Path(str(state_dir)), name, str(context.run_id)) if state_dir else ContextStore(context)
         device = pick_device(str(context.node_config.get("device", config.device)))
         return cls(
             name, config, privacy, task_spec(config.task, config.classes, config.input_shape), store, device, context
