@@ -111,9 +111,10 @@ def announce_privacy(config: RunConfig, privacy: PrivacySettings) -> None:
 
 def initial_layout(config: RunConfig, privacy: Settings | None = None) -> Layout:
     """The initial model; its weights depend on the seed alone."""
-    network = initial_network(config, group_norm=isinstance(privacy, PrivacySettings) and privacy.mode == "dp-sgd")
+    group_norm = isinstance(privacy, PrivacySettings) and privacy.mode == "dp-sgd"
+    network = initial_network(config, group_norm=group_norm)
     classes, features = network.classifier.weight.shape
-    return Layout(network.dump(), network.variances(), (classes, features))
+    return Layout(network.dump(), network.variances(), (classes, features), group_norm)
 
 
 def initial_network(config: RunConfig, *, group_norm: bool = False) -> Network:

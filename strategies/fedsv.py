@@ -24,7 +24,7 @@ class FedSV(FedAvg):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.game = ServerGame(self.config, self.settings)
+        self.game = ServerGame(self.config, self.settings, group_norm=self.layout.group_norm)
         self.value: dict[str, float] = {}
 
     def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:

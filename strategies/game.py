@@ -39,7 +39,7 @@ class GameSettings(Settings):
 
 
 class ServerGame:
-    def __init__(self, config: RunConfig, settings: GameSettings) -> None:
+    def __init__(self, config: RunConfig, settings: GameSettings, *, group_norm: bool = False) -> None:
         self.settings = settings
         spec = task_spec(config.task, config.classes, config.input_shape)
         if spec.kind == "regression" and settings.metric not in ("auto", "loss"):
@@ -54,6 +54,7 @@ class ServerGame:
             spec.num_outputs,
             seed=0,
             buffers=config.buffers,
+            group_norm=group_norm,
             device=device,
         )
         self.models = CoalitionModels(network, server_samples(config, device), metric, threads=available_cores())

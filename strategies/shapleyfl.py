@@ -53,7 +53,7 @@ class AFedSV(FedAvg):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.game = ServerGame(self.config, self.settings)
+        self.game = ServerGame(self.config, self.settings, group_norm=self.layout.group_norm)
         self.contribution: dict[str, float] = {}  # SSV by client
         self.probability: dict[str, float] = {}  # of taking part in this round
         self.empty_draws = 0

@@ -25,6 +25,7 @@ class Layout:
     parts: Parts
     variances: np.ndarray
     classifier_shape: tuple[int, int]  # (classes, features): the classifier's weights come first, its biases after them
+    group_norm: bool = False  # GroupNorm stands where the model has BatchNorm
 
 
 @dataclass(frozen=True)
