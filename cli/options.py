@@ -7,7 +7,7 @@ from typing import Any
 import click
 from typer.core import TyperOption
 
-from strategies.registry import METHODS, settings_classes
+from strategies.registry import METHODS, SECTIONS
 from tasks.models import MODELS
 from tasks.spec import TASKS
 from wire.config import ConfigError, RunConfig, Value
@@ -52,7 +52,7 @@ def config_options(leave_out: Iterable[str] = ()) -> list[click.Parameter]:
 
 
 def method_keys() -> list[str]:
-    return [f"{name}.{key}" for name, settings in settings_classes().items() for key in settings.keys()]
+    return [f"{name}.{key}" for name, settings in SECTIONS.items() for key in settings.keys()]
 
 
 def given_values(arguments: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Value]:

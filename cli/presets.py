@@ -45,6 +45,53 @@ PFEDSV_TASKS: dict[str, dict[str, Value]] = {
 }
 PFEDSV_RIVALS = "local,fedavg,fedavg-ft,fedprox,fedfomo,fedper,pfedsv"
 
+SCENARIOS: dict[str, dict[str, Value]] = {  # ShapleyFL, appendix B.3; a third of the clients is bad
+    "long-tail": {"attack.kind": "long-tail", "attack.imbalance": 100.0},
+    "open-set": {"attack.kind": "open-set"},
+    "closed-set": {"attack.kind": "closed-set"},
+    "data-noise": {"attack.kind": "data-noise"},
+    "gradient-poison": {"attack.kind": "gradient-poison"},
+}
+
+
+def _shapleyfl(task: str, quick: Mapping[str, Value]) -> Preset:
+    return Preset(
+        title=f"ShapleyFL on {task}: 100 clients with two label shards each, 30 % of them bad",
+        source="Sun et al. 2023: AFedSV+ is the best under all five scenarios",
+        strategies="fedavg,fedprox,fedsv,s-fedavg,rfa,afedsv,afedsv-plus",
+        seeds="1,2,3",
+        values={
+            "task": task,
+            "model": "cnn-bn",
+            "num-clients": 100,
+            "partition": "shards",
+            "fraction-train": 0.1,
+            "num-server-rounds": 150,
+            "local-epochs": 5,
+            "learning-rate": 0.01,
+            "evaluate-every": 10,
+            "server-data": "2000",
+            "attack.fraction": 0.3,
+            "fedprox.mu": 0.1,
+        },
+        cells=SCENARIOS,
+        quick=quick,
+    )
+
+
+QUICK_IMAGES: dict[str, Value] = {
+    "num-clients": 20,
+    "fraction-train": 0.5,
+    "num-server-rounds": 10,
+    "local-epochs": 1,
+    "learning-rate": 0.05,
+    "evaluate-every": 5,
+    "test-fraction": 0.9,
+    "server-data": "300",
+    "model": "lenet5",
+    "shapleyfl.budget": 200,
+}
+
 PRESETS = {
     "pfedsv-table1": Preset(
         title="pFedSV, two labels per client: 10 clients, all taking part",
@@ -86,6 +133,31 @@ PRESETS = {
             "sigma-2": {"privacy.mode": "dp-sgd", "privacy.noise-multiplier": 2.0},
         },
         quick=PFEDSV_QUICK,
+    ),
+    "shapleyfl-cifar10": _shapleyfl("cifar10", QUICK_IMAGES),
+    "shapleyfl-fashion-mnist": _shapleyfl("fashion-mnist", QUICK_IMAGES),
+    "shapleyfl-heart": Preset(
+        title="ShapleyFL among four hospitals, all taking part",
+        source="Sun et al. 2023, whose hospitals are those of Fed-ISIC2019: random gradients do no harm to AFedSV",
+        strategies="fedavg,fedprox,fedsv,s-fedavg,rfa,afedsv,afedsv-plus",
+        seeds="1,2,3,4,5",
+        values={
+            "task": "heart",
+            "num-server-rounds": 50,
+            "local-epochs": 2,
+            "learning-rate": 0.02,
+            "evaluate-every": 5,
+            "server-data": "0.2",
+            "shapleyfl.metric": "balanced-accuracy",
+            "fedprox.mu": 0.1,
+        },
+        cells={
+            "all-honest": {},
+            "one-random": {"attack.kind": "random-gradient", "attack.clients": "2", "attack.strength": 5.0},
+            "two-random": {"attack.kind": "random-gradient", "attack.clients": "2,3", "attack.strength": 5.0},
+        },
+        quick={"num-server-rounds": 20},
+        metric="balanced-accuracy",
     ),
     "pfedsim-table3": Preset(
         title="pFedSim, Table 3: 100 clients, Dirichlet partitions",

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -15,10 +15,15 @@ from client.data import partitioned
 from client.participant import pick_device
 from server.app import checked_config, run
 from server.rundir import new_run_dir
+from server.suspects import in_words
+from strategies.game import server_samples
+from strategies.registry import parse_config
 from tasks.chart import label_overlap, label_table
 from tasks.datasets import load_dataset
 from tasks.own import describe
 from tasks.resolve import number_of_clients, task_spec
+from tasks.server_data import is_amount
+from wire.attack import AttackSettings, bad_clients
 from wire.config import ConfigError, RunConfig, Value, split_sections
 
 
@@ -32,7 +37,13 @@ def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
     config["data-root"] = str(Path(settings.data_root).absolute())
     if settings.model.endswith(".py"):
         config["model"] = str(Path(settings.model).absolute())
-    partitioned(RunConfig.parse(split_sections(config)[0]), number)
+    if settings.server_data and not is_amount(settings.server_data):
+        config["server-data"] = str(Path(settings.server_data).expanduser().absolute())
+    settings, sections = parse_config(config)
+    bad_clients(cast(AttackSettings, sections["attack"]), [str(i) for i in range(number)], settings.seed)
+    partitioned(settings, number)
+    if settings.server_data:
+        server_samples(settings, "cpu")
     return config
 
 
@@ -85,6 +96,8 @@ def run_command(values: Mapping[str, Value], workers: int | None) -> None:
     finally:
         pool.close()
     Console().print(result_table(result))
+    if result["suspects"]:
+        Console().print(in_words(result["suspects"]), highlight=False, soft_wrap=True)
     console.print(f"run directory: {run_dir}", highlight=False, soft_wrap=True)
 
 

@@ -17,7 +17,7 @@ from tasks.training import evaluate as evaluate_network
 from tasks.training import train as train_network
 from wire.checks import Refused
 from wire.fingerprint import fingerprint
-from wire.messages import ORDER, OTHERS, EvaluateOrder, Hello, PersonalizeOrder, TrainOrder, reply
+from wire.messages import ORDER, OTHERS, EvaluateOrder, Hello, Parts, PersonalizeOrder, TrainOrder, reply
 
 app = ClientApp()
 
@@ -66,12 +66,20 @@ def _train_and_reply(
 ) -> Message:
     started = time.process_time()
     samples = me.train_samples()
+    attack = me.attack()
+    start: Parts = {}
+    if attack:
+        start, samples = network.dump(), attack.on_samples(samples)
+        if attack.starts_anew:
+            network.load(me.network().dump())
     done, spent = local_training(me, order, network, samples)
     if order.keep:
         me.store.keep(order.round, network.dump(order.keep))
     upload = network.dump(order.upload)
     if me.privacy.mode == "weights":
         upload = with_noise(me, upload, order.round)
+    if attack:
+        upload = attack.on_update(start, upload, order.round)
     metrics = {
         "num-samples": len(samples),
         "loss": done.loss,

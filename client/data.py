@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from tasks.datasets import load_dataset
 from tasks.partitions import cached_partition
 from tasks.resolve import partition_kind, task_spec
 from tasks.samples import Dataset
+from tasks.server_data import held_out, without
 from tasks.splits import Split, split
-from tasks.training import Samples
+from tasks.training import Samples, chosen_samples
 from wire.config import ConfigError, RunConfig
 from wire.randomness import derive_seed
 
@@ -26,13 +26,7 @@ class ClientData:
 
     def samples(self, indices: np.ndarray, device: str) -> Samples:
         """The chosen samples, normalised, on the device."""
-        x = torch.from_numpy(self.dataset.x[indices]).to(device=device, dtype=torch.float32)
-        mean, std = (
-            torch.from_numpy(np.asarray(v, np.float32)).to(device) for v in (self.dataset.mean, self.dataset.std)
-        )
-        if x.ndim == 4:
-            mean, std = mean.view(-1, 1, 1), std.view(-1, 1, 1)
-        return Samples(x.sub_(mean).div_(std), torch.from_numpy(self.dataset.y[indices]).to(device))
+        return chosen_samples(self.dataset, indices, device)
 
 
 def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: str) -> ClientData:
@@ -63,9 +57,13 @@ def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tupl
         "shards_per_client": c.shards_per_client,
     }
     dataset = load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
-    key = (c.task, c.data_root, c.data, c.classes, c.input_shape, num_partitions, *settings.values())
+    where = (c.task, c.data_root, c.data, c.classes, c.input_shape)
+    key = (*where, num_partitions, c.server_data, *settings.values())
     if key not in _partitions:
-        _partitions[key] = cached_partition(dataset, num_partitions, cache=Path(cache) if cache else None, **settings)
+        taken = held_out(dataset, c.server_data, derive_seed(c.seed, "server-data"))
+        dealt, rest = without(dataset, taken) if len(taken) else (dataset, np.arange(len(dataset)))
+        parts = cached_partition(dealt, num_partitions, cache=Path(cache) if cache else None, **settings)
+        _partitions[key] = [rest[part] for part in parts]
     return dataset, _partitions[key]
 
 

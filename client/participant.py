@@ -8,14 +8,16 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
+from client.attacks import Attack
 from client.data import ClientData, load_client_data
 from client.store import ContextStore, FileStore, Store
 from tasks.models import Network, build_network
 from tasks.resolve import model_name, task_spec
 from tasks.spec import TaskSpec
 from tasks.training import Samples, Sgd
+from wire.attack import KINDS, AttackSettings, bad_clients
 from wire.checks import Refused, checked_array
-from wire.config import ConfigError, RunConfig, split_sections
+from wire.config import ConfigError, RunConfig, choose, split_sections
 from wire.messages import MODEL, Parts
 from wire.privacy import PrivacySettings
 from wire.randomness import derive_seed, generator
@@ -38,7 +40,7 @@ class Participant:
         torch.set_num_threads(int(context.node_config.get("threads", config.threads)))
         name = client_name(context)
         state_dir = context.node_config.get("state-dir")
-        store = FileStore(Path(str(state_dir)), name) if state_dir else ContextStore(context)
+        store = FileStore(Path(str(state_dir)), name, str(context.run_id)) if state_dir else ContextStore(context)
         device = pick_device(str(context.node_config.get("device", config.device)))
         return cls(
             name, config, privacy, task_spec(config.task, config.classes, config.input_shape), store, device, context
@@ -69,6 +71,22 @@ class Participant:
         )
         network.load(initial)
         return network
+
+    def attack(self) -> Attack | None:
+        """The harm that this client does: by its node configuration, or chosen by the run's; None for an honest one."""
+        node = self.context.node_config
+        settings = AttackSettings.parse(split_sections(self.context.run_config)[1].get("attack", {}), prefix="attack.")
+        if "attack" in node:
+            kind = choose("node configuration: attack", str(node["attack"]), list(KINDS))
+            settings = settings.model_copy(update={"kind": kind})
+            bad = kind != "none"
+        elif settings.clients:
+            bad = settings.kind != "none" and self.name in settings.clients.replace(" ", "").split(",")
+        else:
+            names = [str(i) for i in range(int(node.get("num-partitions", 0)))]
+            bad = bool(names) and str(node.get("partition-id")) in bad_clients(settings, names, self.config.seed)
+        classes = 0 if self.spec.kind == "regression" else self.spec.num_outputs
+        return Attack(settings, self.config.seed, self.name, classes) if bad else None
 
     def rng(self, purpose: str, server_round: int) -> np.random.Generator:
         """The generator for one purpose; torch's own generator (dropout) is seeded alike."""

@@ -6,9 +6,9 @@ With `state-dir` in the node configuration these are files that survive a restar
     <state-dir>/state/<topic>/<name>.safetensors  what a method remembers, or the privacy accountant
     <state-dir>/models/<name>.safetensors         the personal model, with torch's names for its tensors
 
-What belongs to a round is kept twice, the latest and, in a directory `previous` beside it, that of the round before: a repeated
-round starts where it started first. Without `state-dir`, as in `flwr run`'s simulation, all but the personal model lives in
-Flower's context for the length of the run.
+What belongs to a round belongs to its run: another run with the same directory does not see it. It is kept twice, the latest and,
+in a directory `previous` beside it, that of the round before: a repeated round starts where it started first. Without
+`state-dir`, as in `flwr run`'s simulation, all but the personal model lives in Flower's context for the length of the run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,6 +36,7 @@ class Note:
     round: int
     arrays: Parts
     facts: dict[str, str] = field(default_factory=dict)
+    run: str = ""  # set by the store
 
 
 class Store(Protocol):
@@ -53,9 +54,10 @@ class Store(Protocol):
 
 
 class FileStore:
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, run: str = "") -> None:
         if not name or name.startswith(".") or "/" in name:
             raise ValueError(f"client-name = {name!r}: must not be empty, start with '.' or contain '/'")
+        self.run = run
         self.state = directory / "state"
         self.file = f"{name}.safetensors"
         self.current, self.previous = self._paths(OWN)
@@ -72,15 +74,20 @@ class FileStore:
         for path in self._paths(topic):
             if path.exists():
                 note = _read(path)
-                if note.round < before_round:
+                if note.round < before_round and self._is_mine(note):
                     return note
         return None
 
     def remember(self, topic: str, note: Note) -> None:
         current, previous = self._paths(topic)
-        if current.exists() and _read_round(current) < note.round:
+        if current.exists() and (before := _read(current)).round < note.round and self._is_mine(before):
             write_atomically(previous, current.read_bytes())
-        write_atomically(current, save(note.arrays, metadata={**note.facts, "round": str(note.round)}))
+        facts = {**note.facts, "round": str(note.round), "run": self.run}
+        write_atomically(current, save(note.arrays, metadata=facts))
+
+    def _is_mine(self, note: Note) -> bool:
+        """Written in this run, or in no round at all: then it is for all runs."""
+        return note.round == 0 or note.run == self.run
 
     def save_model(self, network: Network, facts: Mapping[str, str]) -> None:
         tensors = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
@@ -94,12 +101,8 @@ class FileStore:
 def _read(path: Path) -> Note:
     with _opened(path) as file:
         facts = dict(file.metadata())
-        return Note(int(facts.pop("round")), {name: file.get_tensor(name) for name in file.keys()}, facts)
-
-
-def _read_round(path: Path) -> int:
-    with _opened(path) as file:
-        return int(file.metadata()["round"])
+        arrays = {name: file.get_tensor(name) for name in file.keys()}
+        return Note(int(facts.pop("round")), arrays, run=facts.pop("run", ""), facts=facts)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Context
 from flwr.common import log
@@ -14,12 +14,14 @@ from server.matrices import PairMatrix, label_sharing, write_matrices
 from server.report import write_report
 from server.roundlog import RoundLog
 from server.rundir import RunDirectory, new_run_dir, write_json
+from server.suspects import in_words, known_bad_clients, write_suspects
 from strategies.federation import RunFailed
 from strategies.observer import Observer
-from strategies.registry import METHODS, parse_config
+from strategies.registry import METHODS, parse_config, section_of
 from tasks.models import ModelError, Network, build_network, has_batchnorm
 from tasks.resolve import model_name, task_spec
 from tasks.samples import DataError
+from wire.attack import AttackSettings
 from wire.checks import Layout
 from wire.config import ConfigError, RunConfig, Settings, Value
 from wire.messages import pack
@@ -39,6 +41,8 @@ def main(grid: Grid, context: Context) -> None:
     log(INFO, "run directory: %s", path)
     result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
     log(INFO, "mean test accuracy: %s", result["mean-test-accuracy"])
+    if result["suspects"]:
+        log(INFO, "%s", in_words(result["suspects"]))
 
 
 def one_line_errors(record: logging.LogRecord) -> bool:
@@ -56,6 +60,11 @@ def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
     checked = config.as_config() | {"model": model_name(spec, config.model)}
     for name, group in settings.items():
         checked |= group.as_config(prefix=f"{name}.")
+    if METHODS[config.strategy].needs_server_data and not config.server_data:
+        raise ConfigError(
+            f"strategy = {config.strategy!r}: plays its game on validation data of the server's own, and server-data is empty; "
+            "give a share of the task's test samples (server-data='0.2'), a number of them ('2000'), or a file"
+        )
     initial_layout(config, settings["privacy"])  # a model that does not fit the task, or a wrong file of the user's
     return checked
 
@@ -75,7 +84,7 @@ def run(
     layout = initial_layout(config, privacy)
     announce_privacy(config, privacy)
     config = config.model_copy(update={"run_dir": str(run_dir)})
-    method = METHODS[config.strategy](config, settings[config.strategy], layout, [directory, *observers])
+    method = METHODS[config.strategy](config, settings[section_of(config.strategy)], layout, [directory, *observers])
     method.start(grid, pack(layout.parts), num_rounds=config.num_server_rounds, timeout=config.round_timeout)
     matrices = method.matrices()
     correlations = write_matrices(run_dir, matrices, label_overlap)
@@ -86,9 +95,11 @@ def run(
                 matrices["relevance"], label_overlap
             )
         write_json(run_dir / "truth.json", truth)
+    bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.clients, config.seed)
+    suspects = write_suspects(run_dir, method.judgement(), bad)
     result = directory.finish()
     write_report(run_dir)
-    return result | {"correlation-with-label-overlap": correlations}
+    return result | {"correlation-with-label-overlap": correlations, "suspects": suspects}
 
 
 def announce_privacy(config: RunConfig, privacy: PrivacySettings) -> None:
@@ -100,9 +111,10 @@ def announce_privacy(config: RunConfig, privacy: PrivacySettings) -> None:
 
 def initial_layout(config: RunConfig, privacy: Settings | None = None) -> Layout:
     """The initial model; its weights depend on the seed alone."""
-    network = initial_network(config, group_norm=isinstance(privacy, PrivacySettings) and privacy.mode == "dp-sgd")
+    group_norm = isinstance(privacy, PrivacySettings) and privacy.mode == "dp-sgd"
+    network = initial_network(config, group_norm=group_norm)
     classes, features = network.classifier.weight.shape
-    return Layout(network.dump(), network.variances(), (classes, features))
+    return Layout(network.dump(), network.variances(), (classes, features), group_norm)
 
 
 def initial_network(config: RunConfig, *, group_norm: bool = False) -> Network:

@@ -59,6 +59,26 @@ def curves(events: Sequence[Mapping[str, Any]]) -> bytes:
     return _png(figure)
 
 
+def contributions(events: Sequence[Mapping[str, Any]], bad: Sequence[str]) -> bytes:
+    """What each client was worth over the rounds; those known to be bad in red."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.subplots()
+    for client in sorted({name for event in events for name in event["contribution"]}, key=lambda name: name in bad):
+        points = [
+            (event["round"], event["contribution"][client]) for event in events if client in event["contribution"]
+        ]
+        axes.plot(*zip(*points, strict=True), color="tab:red" if client in bad else "tab:blue", alpha=0.6, lw=1)
+    axes.set_xlabel("round")
+    axes.set_ylabel("contribution")
+    axes.set_title("every client" + (", red: bad" if bad else ""))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    return _png(figure)
+
+
 def _png(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment
 
-from server.pictures import curves
+from server.pictures import contributions, curves
 from tasks.files import write_atomically
 from wire.config import ConfigError
 
@@ -66,13 +66,23 @@ def write_report(run_dir: Path) -> Path:
     last = tested[-1]
     pictures = [("Over the rounds", _encoded(curves(tested)))]
     pictures += [(path.stem.replace("-", " "), _encoded(path.read_bytes())) for path in sorted(run_dir.glob("*.png"))]
+    judged = _read_suspects(run_dir)
+    valued = [event for event in events if "contribution" in event]
+    if valued:
+        pictures.append(("Contributions", _encoded(contributions(valued, judged.get("bad-clients", [])))))
     clients = sum(1 for _ in last["evaluate"])
     page = Environment(autoescape=True).from_string(PAGE)
     text = page.render(
         title=f"{config['strategy']} on {config['task']}",
         about=f"{len(events)} of {config['num-server-rounds']} rounds, {clients} clients tested, seed {config['seed']}",
         finished=(run_dir / "result.json").exists(),
-        tables=[_means(last), _clients(events, last), *_privacy(config, events), *_left_out(events)],
+        tables=[
+            _means(last),
+            *_suspects(judged),
+            _clients(events, last),
+            *_privacy(config, events),
+            *_left_out(events),
+        ],
         pictures=pictures,
         settings=sorted(config.items()),
     )
@@ -132,6 +142,25 @@ def _privacy(config: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> 
         spent |= {client: told["epsilon"] for client, told in event["train"].items() if "epsilon" in told}
     rows = [[client, f"{epsilon:.3f}", f"{config['privacy.delta']:g}"] for client, epsilon in spent.items()]
     return [{"title": "Privacy (DP-SGD)", "head": ["client", "epsilon", "delta"], "rows": rows}]
+
+
+def _read_suspects(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / "suspects.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _suspects(judged: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every client whose weight fell below the bound, and whether it is bad, where that is known."""
+    if not judged:
+        return []
+    bad = judged.get("bad-clients")
+    rates = [f"{name} {judged[name]:.2f}" for name in ("precision", "recall") if judged.get(name) is not None]
+    rows = [
+        [client, f"{judged['weights'][client]:.4g}", "not known" if bad is None else "yes" if client in bad else "no"]
+        for client in judged["suspects"]
+    ]
+    title = "; ".join([f"Suspects: weight below {judged['weight-below']:.4g}", *rates])
+    return [{"title": title, "head": ["client", "weight", "is it bad?"], "rows": rows}]
 
 
 def _left_out(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -39,6 +39,8 @@ class Method(Strategy):
     name: ClassVar[str]
     version: ClassVar[int] = 1
     settings_class: ClassVar[type[Settings]] = NoSettings
+    section: ClassVar[str | None] = None  # where its settings stand; None: under its name
+    needs_server_data: ClassVar[bool] = False
     train_type: ClassVar[str] = TRAIN
     kinds: tuple[str, ...] = ("global", "personal")  # the kinds of model that are tested
 
@@ -83,6 +85,10 @@ class Method(Strategy):
 
     def matrices(self) -> dict[str, tuple[list[str], np.ndarray]]:
         """What the method found out about pairs of clients: name -> (clients, a value for each pair)."""
+        return {}
+
+    def judgement(self) -> dict[str, Any]:
+        """Whom the method found out to do harm: `suspects`, and what they were judged by; {} for a method that judges nobody."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -238,6 +238,19 @@ def cnn(input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.L
     return extractor, nn.Linear(512, num_outputs)
 
 
+def cnn_bn(input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.Linear]:
+    """Two padded 5x5 convolutions (16, 32) with BatchNorm, each with 2x2 pooling, then the classifier."""
+    channels, height, width = _images_only("cnn-bn", input_shape)
+    if min(height, width) < 4:
+        raise ModelError(f"model = 'cnn-bn': images of {height}x{width} pixels are too small; use 'mlp'")
+    extractor = nn.Sequential(
+        *[nn.Conv2d(channels, 16, 5, padding=2), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)],
+        *[nn.Conv2d(16, 32, 5, padding=2), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)],
+        nn.Flatten(),
+    )
+    return extractor, nn.Linear(32 * (height // 4) * (width // 4), num_outputs)
+
+
 def mlp(input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.Linear]:
     """McMahan et al. 2017: two hidden layers of 200 units."""
     hidden = [nn.Flatten(), nn.LazyLinear(200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU()]
@@ -292,6 +305,7 @@ def _take_last(body: Any) -> nn.Linear:
 MODELS: dict[str, Callable[[tuple[int, ...], int], tuple[nn.Module, nn.Linear]]] = {
     "lenet5": lenet5,
     "cnn": cnn,
+    "cnn-bn": cnn_bn,
     "mlp": mlp,
     "linear": linear,
     "mobilenet-v2": _from_torchvision("mobilenet_v2", _take_last),

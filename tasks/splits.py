@@ -42,11 +42,11 @@ def _draw(
     """The samples that stay and the `fraction` that is drawn."""
     wanted = round(len(indices) * fraction)
     count = min(max(wanted, 1 if fraction > 0 else 0), len(indices) - 1)
-    order = _stratified_order(indices, labels, rng)
+    order = stratified_order(indices, labels, rng)
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-def _stratified_order(indices: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def stratified_order(indices: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A random order in which every beginning has the labels in proportion, and one of each label comes at the end.
 
     The r-th of a label's n samples gets the place (r + 1/2) / n; ties stay in random order.

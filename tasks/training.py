@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tasks.models import NORMALISATION, WEIGHTS, Network
+from tasks.samples import Dataset
 
 EVALUATION_BATCH = 512
 
@@ -26,6 +27,15 @@ class Samples:
     @property
     def regression(self) -> bool:
         return self.y.is_floating_point()
+
+
+def chosen_samples(dataset: Dataset, indices: np.ndarray | slice, device: str) -> Samples:
+    """The chosen samples of a data set, normalised, on the device."""
+    x = torch.from_numpy(dataset.x[indices]).to(device=device, dtype=torch.float32, copy=True)
+    mean, std = (torch.from_numpy(np.asarray(v, np.float32)).to(device) for v in (dataset.mean, dataset.std))
+    if x.ndim == 4:
+        mean, std = mean.view(-1, 1, 1), std.view(-1, 1, 1)
+    return Samples(x.sub_(mean).div_(std), torch.from_numpy(dataset.y[indices]).to(device))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 from cli.run import prepare
 from cli.simulation import SimulationGrid, Workers
 from server.app import run
+from strategies.registry import METHODS
 
 Tamper = Callable[[Message, Message, str], Message | None]  # (asked, answered, client) -> what arrives; None: nothing
 
@@ -107,7 +108,10 @@ def federate(tmp_path):
         count += 1
         path = tmp_path / f"run-{count}"
         path.mkdir()
-        config = prepare({**SMALL, **{key.replace("_", "-"): value for key, value in values.items()}})
+        given = {**SMALL, **{key.replace("_", "-"): value for key, value in values.items()}}
+        if METHODS[given.get("strategy", "fedavg")].needs_server_data:
+            given = {"server-data": "100", **given}
+        config = prepare(given)
         pool = Workers(workers)
         try:
             grid = TamperedGrid(config, path, tamper, names, pool)

@@ -25,6 +25,7 @@ class Layout:
     parts: Parts
     variances: np.ndarray
     classifier_shape: tuple[int, int]  # (classes, features): the classifier's weights come first, its biases after them
+    group_norm: bool = False  # GroupNorm stands where the model has BatchNorm
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Update:
     metrics: dict[str, float]
     vectors: dict[str, np.ndarray]
     num_bytes: int
+
+
+def is_absence(reason: str) -> bool:
+    """Whether a client was left out because it failed or was away, and not for what it sent."""
+    return reason.startswith(("error ", "no answer "))
 
 
 def check_update(reply: Message, layout: Layout, upload: tuple[str, ...]) -> Update:

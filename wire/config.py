@@ -79,6 +79,11 @@ class RunConfig(Settings):
     data: str = setting("", DATA, "Your own data for task 'own': .npz, .csv, .py or an image folder.")
     classes: str = setting("", DATA, "Labels of your own data: a number, names separated by commas, or regression.")
     input_shape: str = setting("", DATA, "Shape of your own data: 1,28,28 for images, 13 for 13 features.")
+    server_data: str = setting(
+        "",
+        DATA,
+        "The server's validation data, kept from all clients: a number or a share of the task's (test) samples, or a path.",
+    )
 
     local_epochs: int = setting(2, TRAINING, "Passes over a client's data per round.", ge=1)
     batch_size: int = setting(32, TRAINING, "Samples per step.", ge=1)

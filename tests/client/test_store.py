@@ -8,7 +8,7 @@ from flwr.app import Context, RecordDict
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from client.store import ContextStore, FileStore
+from client.store import ContextStore, FileStore, Note
 from tasks.files import write_atomically
 from tasks.models import build_network
 
@@ -165,3 +165,16 @@ def test_a_write_that_is_interrupted(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_atomically(tmp_path / "file", b"new")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_another_run_starts_afresh_but_what_belongs_to_no_round_stays(tmp_path):
+    first, second = FileStore(tmp_path, "a", "7"), FileStore(tmp_path, "a", "8")
+    first.keep(1, parts(1))
+    first.keep(2, parts(2))
+    first.remember("privacy", Note(0, parts(5)))
+    assert second.own_parts(9) == {} and value(first.own_parts(9)) == 2
+    assert value(second.recall("privacy", 9).arrays) == 5
+    second.keep(1, parts(10))
+    assert value(second.own_parts(2)) == 10 and second.own_parts(1) == {}
+    second.keep(2, parts(20))
+    assert value(second.own_parts(2)) == 10 and value(second.own_parts(3)) == 20

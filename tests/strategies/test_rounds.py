@@ -11,7 +11,7 @@ from flwr.app import Array, Error, Message
 from cli.simulation import Workers
 from server.app import initial_layout
 from strategies.federation import RunFailed
-from strategies.registry import METHODS, default_config, parse_config
+from strategies.registry import METHODS, default_config, parse_config, section_of
 from wire.messages import METRICS, MODEL, ORDER, TRAIN, TRAIN_FOMO, EvaluateOrder, TrainOrder, pack
 
 CLIENTS = ["0", "1", "2", "3"]
@@ -313,8 +313,8 @@ def test_the_number_of_workers_does_not_matter(strategy, federate):
 
 
 def method_of(strategy, **values):
-    config, settings = parse_config({**default_config(), "strategy": strategy, **values})
-    return METHODS[strategy](config, settings[strategy], initial_layout(config))
+    config, settings = parse_config({**default_config(), "strategy": strategy, "server-data": "100", **values})
+    return METHODS[strategy](config, settings[section_of(strategy)], initial_layout(config))
 
 
 @pytest.mark.parametrize("strategy", METHODS)

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from server.app import checked_config
-from strategies.registry import METHODS, default_config, parse_config, settings_classes
+from strategies.registry import METHODS, SECTIONS, default_config, parse_config
 from tasks.models import ModelError
 from tasks.samples import DataError
 from wire.config import ConfigError, RunConfig, choose, split_sections
@@ -94,7 +94,7 @@ def test_frozen():
 
 def test_defaults_come_back_as_they_are():
     config, settings = parse_config(default_config())
-    assert config == RunConfig() and set(settings) == set(settings_classes())
+    assert config == RunConfig() and set(settings) == set(SECTIONS)
     flat = config.as_config()
     for name, group in settings.items():
         flat |= group.as_config(prefix=f"{name}.")
@@ -111,8 +111,8 @@ def test_all_strategies_of_the_documentation():
 def test_every_key_has_a_description_a_group_and_a_kebab_name():
     for name, field in RunConfig.model_fields.items():
         assert field.description and field.json_schema_extra["group"], name
-    for method in METHODS.values():
-        assert all(field.description for field in method.settings_class.model_fields.values())
+    for settings in SECTIONS.values():
+        assert all(field.description for field in settings.model_fields.values())
     assert all(re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)?", key) for key in default_config())
 
 

@@ -1,0 +1,61 @@
+"""FedSV (Wang et al. 2020, "A Principled Approach to Data Valuation for Federated Learning") as a defence.
+
+A client's value is the sum of its Shapley values over the rounds it took part in. Updates are averaged with weights
+proportional to max(value, 0); if nobody's value is positive, alike.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from strategies.fedavg import FedAvg, average
+from strategies.game import ServerGame
+from strategies.shapleyfl import ShapleyFLSettings, about_game, judged
+from wire.checks import Update
+from wire.randomness import derive_seed
+
+
+class FedSV(FedAvg):
+    name = "fedsv"
+    section = "shapleyfl"
+    settings_class = ShapleyFLSettings
+    needs_server_data = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.game = ServerGame(self.config, self.settings, group_norm=self.layout.group_norm)
+        self.value: dict[str, float] = {}
+
+    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
+        clients, thetas = list(updates), [update.parts for update in updates.values()]
+        found = self.game.play(self.model, thetas, derive_seed(self.config.seed, "shapley", server_round))
+        self.learn(clients, found.values if found else np.zeros(len(clients)))
+        weights = self.averaging_weights(updates)
+        self.model = self.model | average(thetas, weights)
+        shares = dict(zip(clients, weights.tolist(), strict=True))
+        return {**about_game(clients, found, None), "contribution": dict(self.value), "weights": shares}
+
+    def learn(self, clients: list[str], values: np.ndarray) -> None:
+        for client, value in zip(clients, values.tolist(), strict=True):
+            self.value[client] = self.value.get(client, 0.0) + value
+
+    def averaging_weights(self, updates: Mapping[str, Update]) -> np.ndarray:
+        positive = np.array([max(self.value[client], 0.0) for client in updates])
+        return positive / positive.sum() if positive.any() else np.full(len(positive), 1 / len(positive))
+
+    def judgement(self) -> dict[str, Any]:
+        positive = {client: max(value, 0.0) for client, value in self.value.items()}
+        total = sum(positive.values())
+        return judged(
+            {client: value / total for client, value in positive.items()} if total else {}, self.settings.suspect_below
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        state["values"] = {"value": dict(self.value)}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.value = dict(state["values"]["value"])

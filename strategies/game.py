@@ -1,0 +1,123 @@
+"""The game on the server: what is each update of a round worth on the server's own validation data?
+
+    U(S) = metric of  x - eta mean_{i in S} V_i,   V_i = x - theta_i
+
+A player is a client that answered well in this round. All coalitions that an estimator will ask for are found out
+first, with a dry run, and evaluated together (tasks/coalition_models.py).
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from games.shapley import Estimate, estimate
+from strategies.federation import RunFailed
+from tasks.coalition_models import CoalitionModels
+from tasks.models import build_network
+from tasks.resolve import model_name, task_spec
+from tasks.server_data import load_server_data
+from tasks.training import Samples, chosen_samples
+from wire.config import ConfigError, RunConfig, Settings
+from wire.messages import Parts
+from wire.randomness import derive_seed
+
+INDIFFERENT = ("auto", "exact", "dmc", "cc")  # their differences do not depend on U(nobody) and U(all): never evaluated
+
+
+class GameSettings(Settings):
+    estimator: Literal["auto", "exact", "mc", "tmc", "dmc", "cc"] = Field(
+        "auto", description="How Shapley values are found; auto: exact within the budget, else cc."
+    )
+    budget: int = Field(1024, ge=1, description="Most coalition models to evaluate in a round.")
+    metric: Literal["auto", "accuracy", "balanced-accuracy", "loss"] = Field(
+        "auto", description="What a coalition's model is worth; auto: accuracy, for regression the negative loss."
+    )
+
+
+class ServerGame:
+    def __init__(self, config: RunConfig, settings: GameSettings, *, group_norm: bool = False) -> None:
+        self.settings = settings
+        spec = task_spec(config.task, config.classes, config.input_shape)
+        if spec.kind == "regression" and settings.metric not in ("auto", "loss"):
+            raise ConfigError(
+                f"shapleyfl.metric = {settings.metric!r}: {config.task!r} has no labels; use 'auto' or 'loss'"
+            )
+        metric = settings.metric if settings.metric != "auto" else "loss" if spec.kind == "regression" else "accuracy"
+        device = server_device(config.device)
+        network = build_network(
+            model_name(spec, config.model),
+            spec.input_shape,
+            spec.num_outputs,
+            seed=0,
+            buffers=config.buffers,
+            group_norm=group_norm,
+            device=device,
+        )
+        self.models = CoalitionModels(network, server_samples(config, device), metric, threads=available_cores())
+
+    def play(self, base: Parts, thetas: Sequence[Parts], rng_seed: int, step: float = 1.0) -> Estimate | None:
+        """The Shapley values of the models `thetas` that started from `base`; None for fewer than two."""
+        players = len(thetas)
+        if players < 2:
+            return None
+        models = [base, *[base | theta for theta in thetas]]
+        method, budget = self.settings.estimator, self.settings.budget
+        known = {frozenset[int](): 0.0, frozenset(range(players)): 0.0} if method in INDIFFERENT else {}
+        values: dict[frozenset[int], float] = {}
+
+        def evaluate(coalitions: Sequence[frozenset[int]]) -> None:
+            mixtures = np.array([mixture(coalition, players, step) for coalition in coalitions])
+            values.update(zip(coalitions, self.models.utilities(models, mixtures).tolist(), strict=True))
+
+        def utility(coalition: frozenset[int]) -> float:
+            if coalition not in values:
+                evaluate([coalition])
+            return values[coalition]
+
+        def run(of: "object") -> Estimate:
+            return estimate(of, players, method=method, budget=budget, rng=np.random.default_rng(rng_seed), known=known)  # type: ignore[arg-type]
+
+        try:
+            if method != "tmc":  # what the others ask for does not depend on the answers
+                asked: dict[frozenset[int], None] = {}
+                run(lambda coalition: asked.setdefault(coalition) or 0.0)
+                evaluate(list(asked))
+            return run(utility)
+        except ValueError as error:
+            raise RunFailed(f"shapleyfl.budget = {budget}, shapleyfl.estimator = {method!r}: {error}") from None
+
+
+def mixture(coalition: frozenset[int], players: int, step: float) -> list[float]:
+    """What of each model is in the coalition's: first that of the model they all started from, then theirs."""
+    if not coalition:
+        return [1.0] + [0.0] * players
+    return [1.0 - step] + [step / len(coalition) if player in coalition else 0.0 for player in range(players)]
+
+
+def server_samples(config: RunConfig, device: str) -> Samples:
+    """The server's validation samples, on the device."""
+    spec = task_spec(config.task, config.classes, config.input_shape)
+    dataset = load_server_data(
+        spec,
+        config.server_data,
+        config.data_root,
+        data=config.data,
+        classes=config.classes,
+        input_shape=config.input_shape,
+        seed=derive_seed(config.seed, "server-data"),
+    )
+    return chosen_samples(dataset, slice(None), device)
+
+
+def server_device(device: str) -> str:
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

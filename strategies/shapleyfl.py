@@ -1,0 +1,202 @@
+"""ShapleyFL (Sun et al. 2023, "ShapleyFL: Robust Federated Learning Based on Shapley Value"): weights by contribution.
+
+In a round with clients C the server plays a game on its validation data (strategies/game.py). With the Shapley values:
+
+    NSV_i = (SV_i - min SV) / (max SV - min SV)          SSV_i <- beta SSV_i + (1 - beta) NSV_i      for i in C
+    w_i = SSV_i / sum_all SSV                            x <- x - eta sum_{i in C} w_i / p_i V_i
+
+AFedSV draws all clients alike, p_i = m / N. AFedSV+ draws client i with the probability p_i that makes the variance of
+the step smallest (games/sampling.py), but not below a floor: who was found useless must be able to come back.
+
+Where the paper is silent: a client's first SSV is 0.5. Equal values, or a single client, leave SSV as it is. A client
+whose answer cannot be used (NaN, a wrong shape) has NSV 0; one that did not answer keeps what it had. Running
+statistics are averaged with the same weights, normalised, because sum w/p is not 1. An update longer than `clip` times
+the median is shortened to that, because even a small weight of a huge update is huge.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from games.sampling import horvitz_thompson_weights, inclusion_probabilities, poisson_draw
+from games.shapley import Estimate, normalise
+from strategies.fedavg import FedAvg, average
+from strategies.federation import name_order
+from strategies.game import GameSettings, ServerGame
+from tasks.models import STATISTICS, WEIGHTS
+from wire.checks import Update, is_absence
+from wire.messages import Parts
+from wire.randomness import derive_seed, generator
+
+FIRST = 0.5  # SSV of a client that never took part
+
+
+class ShapleyFLSettings(GameSettings):
+    beta: float = Field(0.3, ge=0.0, lt=1.0, description="Share of the old contribution that stays after a round.")
+    step: float = Field(1.0, gt=0.0, description="The server's step length eta.")
+    floor: float = Field(
+        0.1, ge=0.0, le=1.0, description="afedsv-plus: least probability of taking part, as a share of the equal one."
+    )
+    clip: float = Field(10.0, ge=0.0, description="Longest update, in lengths of the round's median update; 0: any.")
+    suspect_below: float = Field(
+        0.5, ge=0.0, description="A client is suspect when its weight is below this share of the mean."
+    )
+
+
+class AFedSV(FedAvg):
+    name = "afedsv"
+    section = "shapleyfl"
+    settings_class = ShapleyFLSettings
+    needs_server_data = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.game = ServerGame(self.config, self.settings, group_norm=self.layout.group_norm)
+        self.contribution: dict[str, float] = {}  # SSV by client
+        self.probability: dict[str, float] = {}  # of taking part in this round
+        self.empty_draws = 0
+
+    # Who takes part.
+
+    def sample(self, server_round: int) -> list[str]:
+        chosen = super().sample(server_round)
+        clients = self.federation.clients
+        self.meet(clients)
+        self.probability = dict.fromkeys(clients, len(chosen) / max(len(clients), 1))
+        return chosen
+
+    def meet(self, clients: list[str]) -> None:
+        for client in clients:
+            self.contribution.setdefault(client, FIRST)
+
+    def weights(self) -> dict[str, float]:
+        """w of every client ever met; equal if nobody contributed anything."""
+        total = sum(self.contribution.values())
+        number = len(self.contribution)
+        return {client: value / total if total > 0 else 1 / number for client, value in self.contribution.items()}
+
+    # What becomes of the answers.
+
+    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
+        clients = list(updates)
+        thetas = shortened(self.model, [update.parts for update in updates.values()], self.settings.clip)
+        seed = derive_seed(self.config.seed, "shapley", server_round)
+        found = self.game.play(self.model, thetas, seed, self.settings.step)
+        scaled = normalise(found.values) if found else None
+        if scaled is not None:
+            self.learn(clients, scaled)
+        unusable = [client for client, reason in self.event["left-out"].items() if not is_absence(reason)]
+        self.learn(unusable, np.zeros(len(unusable)))
+        factors = self.factors(clients, self.weights())
+        self.model = self.model | moved(self.model, thetas, factors, self.settings.step)
+        return {
+            **about_game(clients, found, scaled),
+            "contribution": dict(self.contribution),
+            "probabilities": dict(self.probability),
+            "weights": dict(zip(clients, factors.tolist(), strict=True)),
+            "empty-draws": self.empty_draws,
+        }
+
+    def learn(self, clients: list[str], scaled: np.ndarray) -> None:
+        beta = self.settings.beta
+        for client, value in zip(clients, scaled.tolist(), strict=True):
+            self.contribution[client] = beta * self.contribution[client] + (1 - beta) * value
+
+    def factors(self, clients: list[str], weights: Mapping[str, float]) -> np.ndarray:
+        """w_i / p_i of the clients that answered well."""
+        everybody = list(self.probability)
+        selected = [everybody.index(client) for client in clients]
+        return horvitz_thompson_weights([weights[c] for c in everybody], list(self.probability.values()), selected)
+
+    def judgement(self) -> dict[str, Any]:
+        return judged(self.weights(), self.settings.suspect_below)
+
+    # What the server keeps.
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        state["values"] = {"contribution": dict(self.contribution)}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.contribution = dict(state["values"]["contribution"])
+
+
+class AFedSVPlus(AFedSV):
+    name = "afedsv-plus"
+
+    def sample(self, server_round: int) -> list[str]:
+        clients = self.federation.clients
+        if not clients:
+            return []
+        self.meet(clients)
+        number = min(len(clients), max(1, round(self.config.fraction_train * len(clients))))
+        weights = self.weights()
+        probabilities = inclusion_probabilities(
+            [weights[client] for client in clients], number, floor=self.settings.floor * number / len(clients)
+        )
+        draw = poisson_draw(probabilities, generator(self.config.seed, "sample", server_round))
+        self.probability = dict(zip(clients, probabilities.tolist(), strict=True))
+        self.empty_draws = draw.empty_draws
+        return [clients[i] for i in draw.selected]
+
+    def factors(self, clients: list[str], weights: Mapping[str, float]) -> np.ndarray:
+        """As above, times the chance of a draw that is not empty: empty draws are repeated."""
+        not_empty = 1 - float(np.prod([1 - p for p in self.probability.values()]))
+        return np.asarray(super().factors(clients, weights) * not_empty)
+
+
+def moved(base: Parts, thetas: list[Parts], factors: np.ndarray, step: float) -> Parts:
+    """x + step sum_i factor_i (theta_i - x) in float64; running statistics are averaged with the factors normalised."""
+    shares = factors if factors.sum() > 0 else np.ones(len(thetas))
+    result = average([{part: theta[part] for part in STATISTICS if part in theta} for theta in thetas], shares)
+    for part in WEIGHTS:
+        if part in thetas[0]:
+            old = base[part].astype(np.float64)
+            total = sum(factor * (theta[part] - old) for factor, theta in zip(factors, thetas, strict=True))
+            result[part] = (old + step * total).astype(base[part].dtype)
+    return result
+
+
+def shortened(base: Parts, thetas: list[Parts], clip: float) -> list[Parts]:
+    """Updates no longer than `clip` times the median length, weights and running statistics each on their own."""
+    if not clip:
+        return thetas
+    result = [dict(theta) for theta in thetas]
+    for group in (WEIGHTS, ("buffers",)):
+        parts = [part for part in group if part in thetas[0]]
+        lengths = np.array([_length(base, theta, parts) for theta in thetas])
+        longest = clip * float(np.median(lengths))
+        for theta, length in zip(result, lengths, strict=True):
+            if length > longest:
+                for part in parts:
+                    old = base[part].astype(np.float64)
+                    theta[part] = (old + longest / length * (theta[part] - old)).astype(base[part].dtype)
+    return result
+
+
+def _length(base: Parts, theta: Parts, parts: list[str]) -> float:
+    return float(np.sqrt(sum(np.sum((theta[part].astype(np.float64) - base[part]) ** 2) for part in parts)))
+
+
+def about_game(clients: list[str], found: Estimate | None, scaled: np.ndarray | None) -> dict[str, Any]:
+    """What the event line tells of the game."""
+    if found is None:
+        return {"estimator": None, "evaluations": 0}
+    event: dict[str, Any] = {"estimator": found.method, "evaluations": found.evaluations}
+    event["shapley"] = dict(zip(clients, found.values.tolist(), strict=True))
+    if scaled is not None:
+        event["normalised-shapley"] = dict(zip(clients, scaled.tolist(), strict=True))
+    return event
+
+
+def judged(weights: Mapping[str, float], bound: float) -> dict[str, Any]:
+    """The clients whose weight is below `bound` times the mean weight."""
+    if not weights:
+        return {}
+    limit = bound / len(weights)
+    suspects = sorted((client for client, weight in weights.items() if weight < limit), key=name_order)
+    return {"suspects": suspects, "weight-below": limit, "weights": dict(weights)}

@@ -1,0 +1,279 @@
+"""AFedSV and AFedSV+ against their formulas, worked out here from the messages alone."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message
+
+from server.app import initial_layout
+from strategies.game import server_samples
+from strategies.registry import METHODS, parse_config, section_of
+from strategies.shapleyfl import judged, moved, shortened
+from tasks.models import WEIGHTS, build_network
+from tasks.training import evaluate
+from wire.messages import MODEL, pack, unpack
+
+GAME = {"strategy": "afedsv", "model": "mlp", "partition": "pathological", "num-server-rounds": 2, "learning-rate": 0.2}
+
+
+def sent_in(run, server_round: int, kind: str = "train") -> dict[str, dict[str, np.ndarray]]:
+    return {
+        name: unpack(message.content.array_records[MODEL])
+        for name, message in run.grid.sent
+        if message.metadata.message_type == kind and message.metadata.group_id == str(server_round)
+    }
+
+
+def answered_in(run, server_round: int) -> dict[str, dict[str, np.ndarray]]:
+    return {
+        name: unpack(message.content.array_records[MODEL])
+        for name, message in run.grid.answered
+        if message.metadata.message_type == "train" and message.metadata.group_id == str(server_round)
+    }
+
+
+def settings_of(run):
+    return parse_config(json.loads((run.path / "config.json").read_text()))
+
+
+def shapley_by_hand(run, server_round: int, metric: str = "accuracy") -> dict[str, float]:
+    """All permutations' marginals, every coalition evaluated on its own."""
+    config, _ = settings_of(run)
+    samples = server_samples(config, "cpu")
+    network = build_network(config.model, tuple(samples.x.shape[1:]), 10, seed=0)
+    thetas = answered_in(run, server_round)
+    base = next(iter(sent_in(run, server_round).values()))
+    names = list(thetas)
+
+    def utility(coalition):
+        parts = {
+            part: np.mean([thetas[name][part] for name in coalition], axis=0) if coalition else base[part]
+            for part in base
+        }
+        network.load({part: value.astype(base[part].dtype) for part, value in parts.items()})
+        value = evaluate(network, samples)[metric]
+        return -value if metric == "loss" else value
+
+    table = {
+        frozenset(some): utility(some) for size in range(len(names) + 1) for some in itertools.combinations(names, size)
+    }
+    total = dict.fromkeys(names, 0.0)
+    for order in itertools.permutations(names):
+        for place, name in enumerate(order):
+            total[name] += table[frozenset(order[: place + 1])] - table[frozenset(order[:place])]
+    return {name: value / math.factorial(len(names)) for name, value in total.items()}
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_the_whole_round_by_hand(federate, metric):
+    """Game, normalisation, contribution, weights and the server's step; all four clients take part."""
+    run = federate(**GAME, **{"shapleyfl.metric": metric, "shapleyfl.beta": 0.4, "shapleyfl.clip": 0.0})
+    contribution = dict.fromkeys("0123", 0.5)
+    for server_round, event in enumerate(run.events, start=1):
+        expected = shapley_by_hand(run, server_round, metric)
+        low, high = min(expected.values()), max(expected.values())
+        assert high - low > 0.005
+        shift = np.mean(list(event["shapley"].values())) - np.mean(list(expected.values()))  # of U(nobody) and U(all)
+        for name, value in expected.items():
+            assert event["shapley"][name] - shift == pytest.approx(value, abs=1e-5)
+            scaled = (value - low) / (high - low)
+            assert event["normalised-shapley"][name] == pytest.approx(scaled, abs=1e-3)
+            contribution[name] = 0.4 * contribution[name] + 0.6 * scaled
+            assert event["contribution"][name] == pytest.approx(contribution[name], abs=1e-3)
+        total = sum(contribution.values())
+        base, thetas = sent_in(run, server_round)["0"], answered_in(run, server_round)
+        after = sent_in(run, server_round, "evaluate")["0"]
+        for part in ("extractor", "classifier"):
+            step = sum(contribution[name] / total * (thetas[name][part].astype(float) - base[part]) for name in thetas)
+            np.testing.assert_allclose(after[part], base[part] + step, rtol=1e-3, atol=1e-4)
+        assert event["evaluations"] == 2**4 - 2 and event["estimator"] == "exact"
+
+
+def test_probabilities_and_factors_of_importance_sampling(federate):
+    """p from the contributions before the round, by bisection; the step weighs with w / p."""
+    run = federate(
+        **{**GAME, "strategy": "afedsv-plus", "num-clients": 6, "fraction-train": 0.5, "num-server-rounds": 5},
+        **{"shapleyfl.floor": 0.2, "shapleyfl.clip": 0.0},
+    )
+    before = dict.fromkeys("012345", 0.5)
+    for server_round, event in enumerate(run.events, start=1):
+        weights = np.array(list(before.values())) / sum(before.values())
+        low, high = 0.0, 1e9
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if np.clip(middle * weights, 0.2 * 3 / 6, 1).sum() < 3 else (low, middle)
+        p = np.clip(low * weights, 0.2 * 3 / 6, 1)
+        np.testing.assert_allclose(list(event["probabilities"].values()), p, atol=1e-6)
+        after = np.array(list(event["contribution"].values()))
+        nonempty = 1 - np.prod(1 - p)
+        for name, factor in event["weights"].items():
+            assert factor == pytest.approx(after[int(name)] / after.sum() / p[int(name)] * nonempty, rel=1e-6)
+        base, thetas = next(iter(sent_in(run, server_round).values())), answered_in(run, server_round)
+        result = sent_in(run, server_round, "evaluate")["0"]
+        step = sum(event["weights"][n] * (thetas[n]["classifier"].astype(float) - base["classifier"]) for n in thetas)
+        np.testing.assert_allclose(result["classifier"], base["classifier"] + step, rtol=1e-4, atol=1e-5)
+        before = event["contribution"]
+    drawn = [len(event["train"]) for event in run.events]
+    assert len(set(drawn)) > 1 or drawn[0] != 3  # drawn one by one, not a fixed number
+
+
+def test_the_step_is_unbiased():
+    """The mean of the aggregate over draws is the aggregate of all."""
+    from games.sampling import horvitz_thompson_weights, inclusion_probabilities, poisson_draw
+
+    rng = np.random.default_rng(0)
+    base = {"extractor": np.zeros(3, np.float32)}
+    thetas = [{"extractor": rng.standard_normal(3).astype(np.float32)} for _ in range(5)]
+    weights = np.array([0.5, 0.3, 0.1, 0.07, 0.03])
+    p = inclusion_probabilities(weights, 2, floor=0.05)
+    total = np.zeros(3)
+    for _ in range(20_000):
+        chosen = poisson_draw(p, rng).selected
+        factors = horvitz_thompson_weights(weights, p, chosen, redrawn=True)
+        total += moved(base, [thetas[i] for i in chosen], factors, 1.0)["extractor"]
+    everybody = sum(w * theta["extractor"] for w, theta in zip(weights, thetas, strict=True))
+    np.testing.assert_allclose(total / 20_000, everybody, atol=0.02)
+
+
+def test_equal_clients_and_a_single_client_leave_contributions_as_they_are(federate):
+    def equal(asked: Message, answered: Message, client: str) -> Message:
+        if asked.metadata.message_type == "train":
+            answered.content[MODEL] = asked.content.array_records[MODEL]
+        return answered
+
+    run = federate(tamper=equal, **GAME)
+    assert all(set(event["contribution"].values()) == {0.5} for event in run.events)
+    assert "normalised-shapley" not in run.events[0]
+    alone = federate(**{**GAME, "fraction-train": 0.25})
+    assert all(set(event["contribution"].values()) == {0.5} and event["evaluations"] == 0 for event in alone.events)
+
+
+def test_an_answer_that_cannot_be_used_counts_as_no_contribution_but_absence_does_not(federate):
+    def spoil(asked: Message, answered: Message, client: str) -> Message:
+        if asked.metadata.message_type == "train" and client == "1":
+            parts = unpack(answered.content.array_records[MODEL])
+            parts["classifier"][0] = np.nan
+            answered.content[MODEL] = pack(parts)
+        if asked.metadata.message_type == "train" and client == "2":
+            from flwr.app import Error
+
+            return Message(Error(code=2, reason="MemoryError"), reply_to=asked)
+        return answered
+
+    run = federate(tamper=spoil, **{**GAME, "strategy": "afedsv-plus"})
+    assert run.events[-1]["contribution"]["1"] == pytest.approx(0.3**2 * 0.5)
+    assert run.events[-1]["contribution"]["2"] == 0.5
+
+
+def test_statistics_are_averaged_with_normalised_weights():
+    base = {"extractor": np.zeros(2, np.float32), "buffers": np.ones(2, np.float32), "counters": np.array([3])}
+    thetas = [
+        {"extractor": np.full(2, v, np.float32), "buffers": np.full(2, v, np.float32), "counters": np.array([int(v)])}
+        for v in (2.0, 6.0)
+    ]
+    result = moved(base, thetas, np.array([1.0, 3.0]), 0.5)
+    np.testing.assert_allclose(result["extractor"], 0.5 * (1 * 2 + 3 * 6))
+    np.testing.assert_allclose(result["buffers"], (2 + 3 * 6) / 4)
+    assert result["counters"].tolist() == [5] and result["counters"].dtype == np.int64
+
+
+def test_a_huge_update_is_shortened_to_the_median_times_clip():
+    base = {"extractor": np.ones(4, np.float32)}
+    thetas = [{"extractor": np.ones(4, np.float32) + np.float32(v)} for v in (1.0, -1.0, 1e6)]
+    short = shortened(base, thetas, 3.0)
+    np.testing.assert_allclose(short[2]["extractor"], 1 + 3.0, rtol=1e-5)
+    np.testing.assert_array_equal(short[0]["extractor"], thetas[0]["extractor"])
+    assert shortened(base, thetas, 0.0)[2]["extractor"][0] > 1e5
+
+
+@pytest.mark.parametrize("estimator", ["mc", "tmc", "dmc", "cc"])
+def test_estimators_with_enough_budget_find_the_exact_values(federate, estimator):
+    exact, other = (
+        federate(**{**GAME, "num-server-rounds": 1}, **{"shapleyfl.estimator": name, "shapleyfl.budget": 16})
+        for name in ("exact", estimator)
+    )
+    found = other.events[0]
+    if estimator != "tmc":  # it stops early
+        for name, value in exact.events[0]["normalised-shapley"].items():
+            assert found["normalised-shapley"][name] == pytest.approx(value, abs=1e-9)
+    assert found["estimator"] == estimator and found["evaluations"] <= 16
+
+
+def test_suspects_are_below_a_share_of_the_mean_weight():
+    found = judged({"10": 0.1, "2": 0.1, "3": 0.8}, 0.5)
+    assert found["suspects"] == ["2", "10"] and found["weight-below"] == pytest.approx(0.5 / 3)
+    assert judged({"0": 0.5, "1": 0.5}, 0.5)["suspects"] == [] and judged({}, 0.5) == {}
+
+
+def test_bad_clients_are_found_and_told(federate, tmp_path, capsys):
+    from cli.main import main
+
+    arguments = [
+        "run",
+        "--strategy",
+        "afedsv-plus",
+        "--num-server-rounds",
+        "12",
+        "--num-clients",
+        "6",
+        "--workers",
+        "0",
+    ]
+    arguments += ["--partition", "iid", "--server-data", "0.2", "--model", "mlp", "--learning-rate", "0.2"]
+    arguments += ["--set", "attack.kind=sign-flip", "--set", "attack.clients=1,4", "--run-dir", str(tmp_path / "run")]
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 0
+    found = json.loads((tmp_path / "run" / "suspects.json").read_text())
+    assert found["bad-clients"] == ["1", "4"] and found["recall"] == 1.0
+    assert "suspects, with a weight below" in capsys.readouterr().out
+
+
+def test_the_state_comes_back(federate):
+    run = federate(**GAME)
+    config, settings = settings_of(run)
+    saved = json.loads((run.path / "checkpoint" / "state.json").read_text())
+    method = METHODS["afedsv"](config, settings[section_of("afedsv")], initial_layout(config))
+    method.load_state_dict({**saved, "arrays": run.model})
+    assert method.contribution == run.events[-1]["contribution"] and method.last_round == 2
+
+
+def test_s_fedavg_and_fedsv_keep_their_values(federate):
+    fedsv = federate(**{**GAME, "strategy": "fedsv"})
+    for name in "0123":
+        total = sum(event["shapley"][name] for event in fedsv.events)
+        assert fedsv.events[-1]["contribution"][name] == pytest.approx(total)
+    positive = {n: max(v, 0) for n, v in fedsv.events[0]["contribution"].items()}
+    for name, weight in fedsv.events[0]["weights"].items():
+        assert weight == pytest.approx(positive[name] / sum(positive.values()))
+    relevance = dict.fromkeys("0123", 0.0)
+    for event in federate(**{**GAME, "strategy": "s-fedavg"}).events:
+        relevance = {name: 0.75 * value + 0.25 * event["shapley"][name] for name, value in relevance.items()}
+        assert event["contribution"] == pytest.approx(relevance)
+
+
+def test_no_server_data_and_wrong_budgets_are_refused():
+    from cli.run import prepare
+    from wire.config import ConfigError
+
+    with pytest.raises(ConfigError, match="server-data is empty; give"):
+        prepare({"strategy": "afedsv"})
+    with pytest.raises(ConfigError, match=r"shapleyfl.budget = 0: must be greater than or equal to 1"):
+        prepare({"strategy": "afedsv", "server-data": "0.1", "shapleyfl.budget": 0})
+
+
+def test_a_budget_that_is_too_small_ends_the_run_with_a_message(federate):
+    from strategies.federation import RunFailed
+
+    with pytest.raises(RunFailed, match=r"shapleyfl.budget = 3, shapleyfl.estimator = 'exact'"):
+        federate(**GAME, **{"shapleyfl.estimator": "exact", "shapleyfl.budget": 3})
+
+
+def test_parts_that_stay_with_clients_are_not_moved(federate):
+    run = federate(**{**GAME, "model": "lenet5", "buffers": "local"})
+    assert all("buffers" not in parts for parts in answered_in(run, 1).values())
+    assert set(WEIGHTS) <= set(run.model) and torch.isfinite(torch.from_numpy(run.model["norm"])).all()

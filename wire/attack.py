@@ -1,0 +1,63 @@
+"""Clients that do harm on purpose, for experiments: which ones, and what they do (client/attacks.py).
+
+In a simulation the run configuration chooses them, by name (`attack.clients`) or a share of all, drawn by the seed
+(`attack.fraction`); server and clients come to the same choice, so a report can tell how many were found. In a
+deployment a client does harm if its node configuration says so: `attack='sign-flip'`.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from wire.config import ConfigError, Settings
+from wire.randomness import generator
+
+Kind = Literal[
+    "none",
+    "long-tail",
+    "open-set",
+    "closed-set",
+    "data-noise",
+    "gradient-poison",
+    "random-gradient",
+    "sign-flip",
+    "collude",
+    "stale",
+    "huge",
+    "nan",
+]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+
+class AttackSettings(Settings):
+    kind: Kind = Field("none", description="What bad clients do.")
+    fraction: float = Field(0.0, ge=0.0, le=1.0, description="Share of the clients that are bad, drawn by the seed.")
+    clients: str = Field("", description="Or which clients are bad: names separated by commas.")
+    strength: float = Field(
+        1.0, ge=0.0, description="How much of it: share of samples or labels, or factor on what is sent."
+    )
+    imbalance: float = Field(
+        100.0, ge=1.0, description="long-tail: samples of the most frequent label for one of the rarest."
+    )
+
+
+def bad_clients(attack: AttackSettings, names: Sequence[str], seed: int) -> set[str]:
+    """Who of all clients `names` is bad."""
+    if attack.kind == "none":
+        return set()
+    if attack.clients:
+        chosen = {name.strip() for name in attack.clients.split(",") if name.strip()}
+        if len(chosen) > len(names):
+            raise ConfigError(
+                f"attack.clients = {attack.clients!r}: {len(chosen)} bad clients of {len(names)} clients; name fewer"
+            )
+        if strangers := sorted(chosen - set(names)):
+            raise ConfigError(
+                f"attack.clients = {attack.clients!r}: there is no client {strangers[0]!r}; take {', '.join(names)}"
+            )
+        return chosen
+    if not attack.fraction:
+        raise ConfigError(f"attack.kind = {attack.kind!r}: nobody does it; give attack.fraction or attack.clients")
+    number = round(attack.fraction * len(names))
+    return {names[i] for i in generator(seed, "attack").choice(len(names), size=number, replace=False)}
