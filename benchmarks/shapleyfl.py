@@ -138,7 +138,9 @@ SCENARIOS = {
 }
 
 
-def robustness(task: str, data_root: str, rounds: int, seed: int, strategies: list[str]) -> dict[str, Any]:
+def robustness(
+    task: str, data_root: str, partition: str, rounds: int, seed: int, strategies: list[str]
+) -> dict[str, Any]:
     """20 clients of whom 6 are bad, half of them in a round; mean test accuracy over clients, and who was found."""
     values = {
         "task": task,
@@ -146,8 +148,8 @@ def robustness(task: str, data_root: str, rounds: int, seed: int, strategies: li
         "model": "mlp",
         "num-clients": 20,
         "fraction-train": 0.5,
-        "partition": "shards",
-        "test-fraction": 0.8,
+        "partition": partition,
+        "test-fraction": 0.9,
         "validation-fraction": 0.0,
         "num-server-rounds": rounds,
         "evaluate-every": rounds,
@@ -179,6 +181,7 @@ def main() -> None:
     parser.add_argument("--plain", type=int, default=20, help="evaluations of the plain loop that are measured")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--partition", default="iid")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--strategies", default="fedavg,rfa,afedsv-plus")
     a = parser.parse_args()
@@ -186,7 +189,7 @@ def main() -> None:
     if a.what == "game":
         figures = game(a.task, a.data_root, a.images, a.plain, a.threads)
     else:
-        figures = robustness(a.task, a.data_root, a.rounds, a.seed, a.strategies.split(","))
+        figures = robustness(a.task, a.data_root, a.partition, a.rounds, a.seed, a.strategies.split(","))
     print(json.dumps(figures, indent=2))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from cli.estimators import compare_estimators
 from cli.presets import PRESETS, Preset
 from cli.run import default_workers, prepare, simulate
 from cli.simulation import Workers
@@ -33,6 +34,8 @@ def compare_command(
         raise ConfigError("--quick: is for presets; add --preset NAME")
     if preset:
         values = {**preset.values, **(preset.quick if quick else {}), **values}
+        if preset.estimators:
+            return compare_estimators(values)
         strategies, seeds = strategies or preset.strategies, seeds or ("1" if quick else preset.seeds)
     names = [
         choose("strategies", name, list(METHODS)) for name in parse_list("strategies", strategies or DEFAULT_STRATEGIES)
@@ -141,7 +144,12 @@ def comparison_table(
     rates = [key for key in ("suspects-precision", "suspects-recall") if any(key in row for row in rows)]
     if preset and not paper:
         table.caption = preset.source
-    for title in ["strategy", *columns.values(), *[f"{key.split('-')[0]} ~ overlap" for key in correlations], *rates]:
+    for title in [
+        "strategy",
+        *columns.values(),
+        *[f"{key.split('-')[0]} ~ overlap" for key in correlations],
+        *[key.split("-")[1] for key in rates],
+    ]:
         table.add_column(title, justify="left" if title == "strategy" else "right")
     if paper:
         table.add_column(
