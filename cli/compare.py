@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cli.communication import communication, communication_table
+from cli.estimators import compare_estimators
 from cli.presets import PRESETS, Preset
 from cli.run import default_workers, prepare, simulate
 from cli.simulation import Workers
@@ -35,6 +36,8 @@ def compare_command(
     given = values
     if preset:
         values = {**preset.values, **(preset.quick if quick else {})}
+        if preset.estimators:
+            return compare_estimators({**values, **given})
         strategies, seeds = strategies or preset.strategies, seeds or ("1" if quick else preset.seeds)
     names = [
         choose("strategies", name, list(METHODS)) for name in parse_list("strategies", strategies or DEFAULT_STRATEGIES)
@@ -104,11 +107,16 @@ def summarise(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> lis
         for kind, metrics in mine[0]["models"].items():
             for metric in metrics["mean"]:
                 row[f"{kind}.{metric}"] = _spread([result["models"][kind]["mean"][metric] for result in mine])
-            worst, pick = ("accuracy", min) if "accuracy" in metrics["mean"] else ("loss", max)
-            row[f"{kind}.worst-{worst}"] = _spread([pick(_values_of(result, kind, worst)) for result in mine])
+                pick = max if metric.startswith("loss") else min
+                if not metric.endswith("-weighted"):
+                    row[f"{kind}.worst-{metric}"] = _spread([pick(_values_of(result, kind, metric)) for result in mine])
         correlations = [result["correlation-with-label-overlap"] for result in mine]
         for matrix in correlations[0]:
             row[f"{matrix}-overlap-correlation"] = _spread([found[matrix] for found in correlations if matrix in found])
+        for rate in ("precision", "recall"):
+            known = [result["suspects"][rate] for result in mine if result["suspects"].get(rate) is not None]
+            if known:
+                row[f"suspects-{rate}"] = _spread(known)
         rows.append(row)
     return rows
 
@@ -132,8 +140,9 @@ def comparison_table(
     paper: Mapping[str, float],
     preset: Preset | None,
 ) -> Table:
-    metric = "accuracy" if any("personal.accuracy" in row for row in rows) else "loss"
-    scale = 100 if metric == "accuracy" else 1
+    wanted = preset.metric.removesuffix("-weighted") if preset else "accuracy"
+    metric = wanted if any(f"personal.{wanted}" in row for row in rows) else "loss"
+    scale = 1 if metric == "loss" else 100
     seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± std over seeds {', '.join(map(str, seeds))}"
     table = Table(title=f"Test {metric} on {where}, {seed_text}")
     columns = {
@@ -143,7 +152,15 @@ def comparison_table(
         f"global.{metric}": "global",
     }
     correlations = sorted({key for row in rows for key in row if key.endswith("-overlap-correlation")})
-    for title in ["strategy", *columns.values(), *[f"{key.split('-')[0]} ~ overlap" for key in correlations]]:
+    rates = [key for key in ("suspects-precision", "suspects-recall") if any(key in row for row in rows)]
+    if preset and not paper:
+        table.caption = preset.source
+    for title in [
+        "strategy",
+        *columns.values(),
+        *[f"{key.split('-')[0]} ~ overlap" for key in correlations],
+        *[key.split("-")[1] for key in rates],
+    ]:
         table.add_column(title, justify="left" if title == "strategy" else "right")
     if paper:
         table.add_column(
@@ -153,7 +170,7 @@ def comparison_table(
     table.add_column("seconds", justify="right")
     for row in rows:
         cells = [_cell(row.get(key), scale, len(seeds)) for key in columns]
-        cells += [_cell(row.get(key), 1, len(seeds)) for key in correlations]
+        cells += [_cell(row.get(key), 1, len(seeds)) for key in [*correlations, *rates]]
         cells += [f"{paper[row['strategy']]:.2f}" if row["strategy"] in paper else "-"] if paper else []
         table.add_row(row["strategy"], *cells, f"{row['seconds']:.1f}")
     return table

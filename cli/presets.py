@@ -20,6 +20,7 @@ class Preset:
     cells: Mapping[str, Mapping[str, Value]]  # name -> what is different there
     quick: Mapping[str, Value]  # goes over `values`, with one seed
     metric: str = "accuracy"  # the column that the paper's numbers stand beside
+    estimators: bool = False  # not methods are compared but estimators of the Shapley value (cli/estimators.py)
     paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # (task, cell, strategy) -> percent
     communication: bool = False  # also print what travels, for this model and for large ones
 
@@ -158,6 +159,24 @@ PRESETS = {
         },
         quick={"num-server-rounds": 20},
         metric="balanced-accuracy",
+    ),
+    "shapleyfl-table3": Preset(
+        title="ShapleyFL, Table 3: the error of estimators at equal numbers of evaluations",
+        source="Sun et al. 2023",
+        strategies="afedsv",
+        seeds="1",
+        values={
+            "task": "fashion-mnist",
+            "model": "lenet5",
+            "num-clients": 10,
+            "partition": "shards",
+            "num-server-rounds": 3,
+            "local-epochs": 1,
+            "server-data": "2000",
+        },
+        cells={},
+        quick={"task": "digits", "server-data": "0.3", "learning-rate": 0.2, "local-epochs": 3},
+        estimators=True,
     ),
     "pfedsim-table3": Preset(
         title="pFedSim, Table 3: 100 clients, Dirichlet partitions",

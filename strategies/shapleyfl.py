@@ -41,7 +41,7 @@ class ShapleyFLSettings(GameSettings):
     )
     clip: float = Field(10.0, ge=0.0, description="Longest update, in lengths of the round's median update; 0: any.")
     suspect_below: float = Field(
-        0.5, ge=0.0, description="A client is suspect when its weight is below this share of the mean."
+        0.5, ge=0.0, description="A client is suspect when its mean weight is below this share of everybody's."
     )
 
 
@@ -55,6 +55,7 @@ class AFedSV(FedAvg):
         super().__init__(*args, **kwargs)
         self.game = ServerGame(self.config, self.settings, group_norm=self.layout.group_norm)
         self.contribution: dict[str, float] = {}  # SSV by client
+        self.seen: dict[str, tuple[float, int]] = {}  # sum and number of a client's NSV
         self.probability: dict[str, float] = {}  # of taking part in this round
         self.empty_draws = 0
 
@@ -103,6 +104,8 @@ class AFedSV(FedAvg):
         beta = self.settings.beta
         for client, value in zip(clients, scaled.tolist(), strict=True):
             self.contribution[client] = beta * self.contribution[client] + (1 - beta) * value
+            total, rounds = self.seen.get(client, (0.0, 0))
+            self.seen[client] = (total + value, rounds + 1)
 
     def factors(self, clients: list[str], weights: Mapping[str, float]) -> np.ndarray:
         """w_i / p_i of the clients that answered well."""
@@ -111,18 +114,27 @@ class AFedSV(FedAvg):
         return horvitz_thompson_weights([weights[c] for c in everybody], list(self.probability.values()), selected)
 
     def judgement(self) -> dict[str, Any]:
-        return judged(self.weights(), self.settings.suspect_below)
+        """By the mean NSV of all rounds: a weight, which follows the last rounds, is too restless for a verdict."""
+        means = {client: total / rounds for client, (total, rounds) in self.seen.items()}
+        whole = sum(means.values())
+        return judged(
+            {client: mean / whole for client, mean in means.items()} if whole else {}, self.settings.suspect_below
+        )
 
     # What the server keeps.
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
-        state["values"] = {"contribution": dict(self.contribution)}
+        state["values"] = {
+            "contribution": dict(self.contribution),
+            "seen": {name: list(v) for name, v in self.seen.items()},
+        }
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.contribution = dict(state["values"]["contribution"])
+        self.seen = {name: (total, rounds) for name, (total, rounds) in state["values"]["seen"].items()}
 
 
 class AFedSVPlus(AFedSV):
@@ -194,7 +206,7 @@ def about_game(clients: list[str], found: Estimate | None, scaled: np.ndarray | 
 
 
 def judged(weights: Mapping[str, float], bound: float) -> dict[str, Any]:
-    """The clients whose weight is below `bound` times the mean weight."""
+    """The clients whose (mean) weight is below `bound` times everybody's mean."""
     if not weights:
         return {}
     limit = bound / len(weights)

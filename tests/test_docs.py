@@ -20,7 +20,8 @@ def test_settings_lists_every_key_with_its_default():
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_is_in_the_readme_and_in_methods(name):
     for page in ("README.md", "docs/methods.md"):
-        assert f"| `{name}` |" in (ROOT / page).read_text(), page
+        rows = [line for line in (ROOT / page).read_text().splitlines() if line.startswith("| `")]
+        assert name in {word for row in rows for word in re.findall(r"`([^`]+)`", row.split("|")[1])}, page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

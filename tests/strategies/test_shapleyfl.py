@@ -240,6 +240,9 @@ def test_the_state_comes_back(federate):
     method = METHODS["afedsv"](config, settings[section_of("afedsv")], initial_layout(config))
     method.load_state_dict({**saved, "arrays": run.model})
     assert method.contribution == run.events[-1]["contribution"] and method.last_round == 2
+    means = {n: np.mean([event["normalised-shapley"][n] for event in run.events]) for n in "0123"}
+    for name, weight in method.judgement()["weights"].items():
+        assert weight == pytest.approx(means[name] / sum(means.values()))
 
 
 def test_s_fedavg_and_fedsv_keep_their_values(federate):
