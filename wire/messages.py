@@ -10,12 +10,15 @@ A model travels as its parts (tasks/models.py), one flat array each, because the
 Several models travel as one matrix per part, a row for each.
 """
 
+import functools
+import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.constant import SType
 
 HELLO, TRAIN, TRAIN_FOMO, EVALUATE = "query.hello", "train", "train.fomo", "evaluate"
 TRAIN_PERSONALIZE = "train.personalize"
@@ -127,15 +130,35 @@ class EvaluateOrder(_Record):
 
 
 def pack(parts: Mapping[str, np.ndarray]) -> ArrayRecord:
-    return ArrayRecord({name: Array.from_numpy_ndarray(np.ascontiguousarray(value)) for name, value in parts.items()})
+    return ArrayRecord({name: _as_array(value) for name, value in parts.items()})
+
+
+def _as_array(value: np.ndarray) -> Array:
+    """What `Array.from_numpy_ndarray` makes, in half of its time: the header is that of the last array of this shape."""
+    dtype, shape = str(value.dtype), value.shape
+    return Array(dtype=dtype, shape=shape, stype=SType.NUMPY, data=_header(dtype, shape) + value.tobytes())
+
+
+@functools.lru_cache(maxsize=64)
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    empty = io.BytesIO()
+    description = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(empty, description)
+    return empty.getvalue()
 
 
 def unpack(record: ArrayRecord) -> Parts:
     return {name: array.numpy() for name, array in record.items()}
 
 
+@functools.lru_cache(maxsize=8)
+def _order_record(order: _Record) -> ConfigRecord:
+    """One record for all clients that get the same order."""
+    return order.to_record()
+
+
 def content(order: _Record, parts: ArrayRecord | None = None, **more: ArrayRecord) -> RecordDict:
-    records: dict[str, Any] = {ORDER: order.to_record(), **more}
+    records: dict[str, Any] = {ORDER: _order_record(order), **more}
     if parts is not None:
         records[MODEL] = parts
     return RecordDict(records)
