@@ -177,7 +177,6 @@ def test_own_parts_are_overwritten_by_those_sent(where, tmp_path):
             "input-shape": facts["input-shape"],
             "outputs": "10",
             "buffers": "average",
-            "group-norm": "false",
         }
         assert facts["input-shape"].replace("x", ",") == "1,8,8"
 

@@ -372,4 +372,4 @@ def test_wrong_words():
         task_spec("own")
     with pytest.raises(ModelError, match=r"model = 'lenet': unknown. Did you mean 'lenet5'"):
         model_name(task_spec("digits"), "lenet")
-    assert set(MODELS) == {*SMALL, *BIG, "vgg19"}
+    assert set(MODELS) == {*SMALL, *BIG, "cnn-bn", "vgg19"}
