@@ -11,11 +11,12 @@ in a directory `previous` beside it, that of the round before: a repeated round 
 `state-dir`, as in `flwr run`'s simulation, all but the personal model lives in Flower's context for the length of the run.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Context
@@ -39,21 +40,27 @@ class Note:
     run: str = ""  # set by the store
 
 
-class Store(Protocol):
+class Store(ABC):
     def own_parts(self, before_round: int) -> Parts:
         """The parts kept in the latest round before `before_round`: a repeated round starts where it started first."""
+        note = self.recall(OWN, before_round)
+        return note.arrays if note else {}
 
-    def keep(self, server_round: int, parts: Parts) -> None: ...
+    def keep(self, server_round: int, parts: Parts) -> None:
+        self.remember(OWN, Note(server_round, parts))
 
+    @abstractmethod
     def recall(self, topic: str, before_round: int) -> Note | None:
         """The latest note on this topic from a round before `before_round`; only the last two rounds are there."""
 
+    @abstractmethod
     def remember(self, topic: str, note: Note) -> None: ...
 
+    @abstractmethod
     def save_model(self, network: Network, facts: Mapping[str, str]) -> None: ...
 
 
-class FileStore:
+class FileStore(Store):
     def __init__(self, directory: Path, name: str, run: str = "") -> None:
         if not name or name.startswith(".") or "/" in name:
             raise ValueError(f"client-name = {name!r}: must not be empty, start with '.' or contain '/'")
@@ -62,13 +69,6 @@ class FileStore:
         self.file = f"{name}.safetensors"
         self.current, self.previous = self._paths(OWN)
         self.model = directory / "models" / self.file
-
-    def own_parts(self, before_round: int) -> Parts:
-        note = self.recall(OWN, before_round)
-        return note.arrays if note else {}
-
-    def keep(self, server_round: int, parts: Parts) -> None:
-        self.remember(OWN, Note(server_round, parts))
 
     def recall(self, topic: str, before_round: int) -> Note | None:
         for path in self._paths(topic):
@@ -114,18 +114,11 @@ def _opened(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path}: not a client state of Coterie ({error}); move it away to start afresh") from None
 
 
-class ContextStore:
+class ContextStore(Store):
     """Keeps notes in Flower's context; personal models are not written anywhere."""
 
     def __init__(self, context: Context) -> None:
         self.state = context.state
-
-    def own_parts(self, before_round: int) -> Parts:
-        note = self.recall(OWN, before_round)
-        return note.arrays if note else {}
-
-    def keep(self, server_round: int, parts: Parts) -> None:
-        self.remember(OWN, Note(server_round, parts))
 
     def recall(self, topic: str, before_round: int) -> Note | None:
         for slot in (f"{topic}-current", f"{topic}-previous"):

@@ -18,6 +18,7 @@ from cli.run import prepare
 from cli.simulation import SimulationGrid, Workers
 from server.app import run
 from strategies.registry import METHODS
+from wire.messages import MODEL, unpack
 
 Tamper = Callable[[Message, Message, str], Message | None]  # (asked, answered, client) -> what arrives; None: nothing
 
@@ -83,8 +84,24 @@ class Federated:
         """What a client keeps for itself."""
         return load_file(self.path / "state" / f"{client}.safetensors")
 
+    def sent(self, server_round: int, kind: str = "train") -> dict[str, dict[str, np.ndarray]]:
+        """The model parts that each client got in a round."""
+        return _parts_of(self.grid.sent, server_round, kind)
+
+    def uploaded(self, server_round: int) -> dict[str, dict[str, np.ndarray]]:
+        """The model parts that each client sent after training in a round."""
+        return _parts_of(self.grid.answered, server_round, "train")
+
     def personal(self, client: str) -> dict[str, np.ndarray]:
         return load_file(self.path / "models" / f"{client}.safetensors")
+
+
+def _parts_of(messages, server_round: int, kind: str) -> dict[str, dict[str, np.ndarray]]:
+    return {
+        name: unpack(message.content.array_records[MODEL])
+        for name, message in messages
+        if message.metadata.message_type == kind and message.metadata.group_id == str(server_round)
+    }
 
 
 SMALL = {

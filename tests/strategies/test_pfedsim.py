@@ -20,30 +20,14 @@ def similarity_by_hand(one: np.ndarray, other: np.ndarray, classes: int) -> floa
     return total / classes
 
 
-def sent_in(run, server_round: int, kind: str) -> dict[str, dict[str, np.ndarray]]:
-    return {
-        name: unpack(message.content.array_records[MODEL])
-        for name, message in run.grid.sent
-        if message.metadata.message_type == kind and message.metadata.group_id == str(server_round)
-    }
-
-
-def answered_in(run, server_round: int) -> dict[str, dict[str, np.ndarray]]:
-    return {
-        name: unpack(message.content.array_records[MODEL])
-        for name, message in run.grid.answered
-        if message.metadata.message_type == "train" and message.metadata.group_id == str(server_round)
-    }
-
-
 def test_every_client_gets_the_mean_of_all_extractors_by_similarity(federate):
     run = federate(**PERSONAL)
-    uploaded = answered_in(run, 3)  # the first personal round; all four clients take part
+    uploaded = run.uploaded(3)  # the first personal round; all four clients take part
     classes, features = 10, 84
     names = sorted(uploaded)
     weights = {n: uploaded[n]["classifier"][: classes * features] for n in names}
     for kind in ("train", "evaluate"):
-        received = sent_in(run, 4, kind) if kind == "train" else sent_in(run, 3, kind)
+        received = run.sent(4, kind) if kind == "train" else run.sent(3, kind)
         for i in names:
             row = np.array([9.21 if i == j else similarity_by_hand(weights[i], weights[j], classes) for j in names])
             row /= row.sum()
@@ -79,8 +63,8 @@ def test_a_client_that_never_trained_has_a_personal_model(federate):
     assert len(trained) < 10 and set(tested) == {str(i) for i in range(10)}
     assert all("accuracy" in metrics for metrics in tested.values())
     for name in set(tested) - trained:  # the last global model, for which nobody's classifier was mixed
-        received = sent_in(run, 3, "evaluate")[name]
-        np.testing.assert_array_equal(received["classifier"], sent_in(run, 1, "evaluate")[name]["classifier"])
+        received = run.sent(3, "evaluate")[name]
+        np.testing.assert_array_equal(received["classifier"], run.sent(1, "evaluate")[name]["classifier"])
 
 
 def test_a_single_client_in_a_round(federate):
@@ -114,7 +98,7 @@ def test_identical_classifiers_and_clients_without_a_step(federate):
     run = federate(tamper=lazy, **PERSONAL)
     matrix = np.array(list(run.events[-1]["similarity"].values()))
     np.testing.assert_allclose(matrix, 9.21, atol=0.001)
-    models = sent_in(run, 4, "evaluate")
+    models = run.sent(4, "evaluate")
     for received in models.values():
         for part, value in received.items():
             np.testing.assert_allclose(value, models["0"][part], rtol=1e-5)
@@ -138,7 +122,7 @@ def test_state_can_be_loaded_again(federate, store, tmp_path):
     config = config.model_copy(update={"run_dir": str(run.path)})
     method = METHODS["pfedsim"](config, settings["pfedsim"], initial_layout(config))
     method.load_state_dict({**saved, "arrays": run.model})
-    last = answered_in(run, 4)
+    last = run.uploaded(4)
     for client, parts in last.items():
         for part, value in parts.items():
             np.testing.assert_array_equal(method.pool.get(client, part), value)

@@ -20,22 +20,6 @@ from wire.messages import MODEL, pack, unpack
 GAME = {"strategy": "afedsv", "model": "mlp", "partition": "pathological", "num-server-rounds": 2, "learning-rate": 0.2}
 
 
-def sent_in(run, server_round: int, kind: str = "train") -> dict[str, dict[str, np.ndarray]]:
-    return {
-        name: unpack(message.content.array_records[MODEL])
-        for name, message in run.grid.sent
-        if message.metadata.message_type == kind and message.metadata.group_id == str(server_round)
-    }
-
-
-def answered_in(run, server_round: int) -> dict[str, dict[str, np.ndarray]]:
-    return {
-        name: unpack(message.content.array_records[MODEL])
-        for name, message in run.grid.answered
-        if message.metadata.message_type == "train" and message.metadata.group_id == str(server_round)
-    }
-
-
 def settings_of(run):
     return parse_config(json.loads((run.path / "config.json").read_text()))
 
@@ -45,8 +29,8 @@ def shapley_by_hand(run, server_round: int, metric: str = "accuracy") -> dict[st
     config, _ = settings_of(run)
     samples = server_samples(config, "cpu")
     network = build_network(config.model, tuple(samples.x.shape[1:]), 10, seed=0)
-    thetas = answered_in(run, server_round)
-    base = next(iter(sent_in(run, server_round).values()))
+    thetas = run.uploaded(server_round)
+    base = next(iter(run.sent(server_round).values()))
     names = list(thetas)
 
     def utility(coalition):
@@ -85,8 +69,8 @@ def test_the_whole_round_by_hand(federate, metric):
             contribution[name] = 0.4 * contribution[name] + 0.6 * scaled
             assert event["contribution"][name] == pytest.approx(contribution[name], abs=1e-3)
         total = sum(contribution.values())
-        base, thetas = sent_in(run, server_round)["0"], answered_in(run, server_round)
-        after = sent_in(run, server_round, "evaluate")["0"]
+        base, thetas = run.sent(server_round)["0"], run.uploaded(server_round)
+        after = run.sent(server_round, "evaluate")["0"]
         for part in ("extractor", "classifier"):
             step = sum(contribution[name] / total * (thetas[name][part].astype(float) - base[part]) for name in thetas)
             np.testing.assert_allclose(after[part], base[part] + step, rtol=1e-3, atol=1e-4)
@@ -112,8 +96,8 @@ def test_probabilities_and_factors_of_importance_sampling(federate):
         nonempty = 1 - np.prod(1 - p)
         for name, factor in event["weights"].items():
             assert factor == pytest.approx(after[int(name)] / after.sum() / p[int(name)] * nonempty, rel=1e-6)
-        base, thetas = next(iter(sent_in(run, server_round).values())), answered_in(run, server_round)
-        result = sent_in(run, server_round, "evaluate")["0"]
+        base, thetas = next(iter(run.sent(server_round).values())), run.uploaded(server_round)
+        result = run.sent(server_round, "evaluate")["0"]
         step = sum(event["weights"][n] * (thetas[n]["classifier"].astype(float) - base["classifier"]) for n in thetas)
         np.testing.assert_allclose(result["classifier"], base["classifier"] + step, rtol=1e-4, atol=1e-5)
         before = event["contribution"]
@@ -278,5 +262,5 @@ def test_a_budget_that_is_too_small_ends_the_run_with_a_message(federate):
 
 def test_parts_that_stay_with_clients_are_not_moved(federate):
     run = federate(**{**GAME, "model": "lenet5", "buffers": "local"})
-    assert all("buffers" not in parts for parts in answered_in(run, 1).values())
+    assert all("buffers" not in parts for parts in run.uploaded(1).values())
     assert set(WEIGHTS) <= set(run.model) and torch.isfinite(torch.from_numpy(run.model["norm"])).all()
