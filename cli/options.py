@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import click
 from typer.core import TyperOption
@@ -14,6 +14,7 @@ from wire.config import ConfigError, RunConfig, Value
 
 CHOICES = {"strategy": METHODS, "task": [*TASKS, "own"], "model": MODELS}
 TYPES: dict[Any, Any] = {int: click.INT, float: click.FLOAT}
+METAVARS: dict[Any, str] = {int: "N", float: "X"}
 
 
 def config_options(leave_out: Iterable[str] = ()) -> list[click.Parameter]:
@@ -26,8 +27,8 @@ def config_options(leave_out: Iterable[str] = ()) -> list[click.Parameter]:
         text = str(field.description)
         if key in CHOICES:
             text += f" [{', '.join(CHOICES[key])}]"
-        elif getattr(field.annotation, "__args__", None):
-            text += f" [{', '.join(field.annotation.__args__)}]"  # type: ignore[union-attr]
+        elif choices := get_args(field.annotation):
+            text += f" [{', '.join(choices)}]"
         options.append(
             TyperOption(
                 param_decls=[f"--{key}"],
@@ -36,7 +37,7 @@ def config_options(leave_out: Iterable[str] = ()) -> list[click.Parameter]:
                 show_default=str(field.default) if field.default != "" else False,
                 help=text,
                 rich_help_panel=extra["group"],
-                metavar={int: "N", float: "X"}.get(field.annotation, "TEXT"),  # type: ignore[arg-type]
+                metavar=METAVARS.get(field.annotation, "TEXT"),
             )
         )
     options.append(

@@ -7,7 +7,7 @@ first, with a dry run, and evaluated together (tasks/coalition_models.py).
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -78,8 +78,9 @@ class ServerGame:
                 evaluate([coalition])
             return values[coalition]
 
-        def run(of: "object") -> Estimate:
-            return estimate(of, players, method=method, budget=budget, rng=np.random.default_rng(rng_seed), known=known)  # type: ignore[arg-type]
+        def run(of: Callable[[frozenset[int]], float]) -> Estimate:
+            rng = np.random.default_rng(rng_seed)
+            return estimate(of, players, method=method, budget=budget, rng=rng, known=known)
 
         try:
             if method != "tmc":  # what the others ask for does not depend on the answers
