@@ -95,9 +95,7 @@ def whose_data(options: dict[str, Any], name: str) -> dict[str, Value]:
     data, partition, number = options["data"], options["partition"], options["num_partitions"]
     if data and (partition is not None or number is not None):
         raise ConfigError("data, partition: give one of the two, data of its own or a share of the run's data set")
-    node: dict[str, Value] = {}
-    if options["data_root"]:
-        node["data-root"] = str(Path(options["data_root"]).expanduser().absolute())
+    node: dict[str, Value] = {"data-root": str(Path(options["data_root"]).expanduser().absolute())}
     if data:
         path = Path(data).expanduser().absolute()
         if not path.exists():
@@ -156,7 +154,13 @@ def command(**more: Any) -> TyperCommand:
                 **number,
             ),
             _option("num-partitions", "Into how many shares that is dealt. Default: the run's num-clients.", **number),
-            _option("data-root", "Directory of the data sets on this machine. Default: the run's.", metavar="DIR"),
+            _option(
+                "data-root",
+                "Directory of the data sets on this machine.",
+                metavar="DIR",
+                default="data",
+                show_default=True,
+            ),
             _option("state", "What it keeps: its state and its personal model. Default: clients/NAME.", metavar="DIR"),
             _option("device", "cpu, cuda, cuda:1 or mps on this machine. Default: the run's.", metavar="TEXT"),
             _option("threads", "Threads on this machine. Default: the run's.", type=click.IntRange(min=1), metavar="N"),
