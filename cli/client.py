@@ -5,7 +5,6 @@ lost or the server restarts. What it keeps is in one directory (`--state`): its 
 """
 
 import fcntl
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +12,7 @@ from typing import IO, Any
 import click
 from typer.core import TyperCommand, TyperOption
 
+from cli.alone import run_alone
 from cli.keys import NAME
 from cli.tls import split_address
 from wire.config import ConfigError, Value
@@ -174,14 +174,4 @@ Example: `coterie client --server fl.example.org:9092 --name ward-7 --data /srv/
 
 
 def main(arguments: list[str]) -> None:
-    try:
-        command()(args=arguments, prog_name="coterie client", standalone_mode=True)
-    except ConfigError as error:
-        _fail(str(error), 2)
-    except OSError as error:
-        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
-
-
-def _fail(message: str, code: int) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    raise SystemExit(code)
+    run_alone(command(), arguments)
