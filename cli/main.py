@@ -62,10 +62,10 @@ def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | No
     up_command(given_values(options, settings), control_port, fleet_port)
 
 
-def keys(directory: str, clients: int | None, names: str, server_names: str) -> None:
+def keys(directory: str, clients: int | None, names: str, server_names: str, revoke: str) -> None:
     from cli.keys import keys_command
 
-    keys_command(directory, clients, names, server_names)
+    keys_command(directory, clients, names, server_names, revoke)
 
 
 def submit(settings: tuple[str, ...], server: str, root_certificates: str, **options: Any) -> None:
@@ -249,6 +249,13 @@ Example: `coterie submit --root-certificates keys/ca.crt --strategy fedper --num
                     show_default=False,
                     metavar="HOST,IP,...",
                     help="Names and addresses under which clients reach the server, beside localhost and 127.0.0.1.",
+                ),
+                TyperOption(
+                    param_decls=["--revoke"],
+                    default="",
+                    show_default=False,
+                    metavar="A,B,...",
+                    help="Make nothing, but take these clients' keys away: the server refuses them from now on.",
                 ),
             ],
             """Make a certificate authority, the server's certificate, and a key pair for each client.

@@ -44,13 +44,15 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client.data import load_client_data
 from client.participant import client_name, local_config
+from tasks.models import ModelError
+from tasks.samples import DataError
 from wire.checks import Refused
 from wire.config import ConfigError
 from wire.fingerprint import fingerprint, fingerprint_of
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 FIRST_TO_GO = "800"  # when memory runs out, Linux ends the process that trains and not its parents
-USER_ERRORS = (ConfigError, Refused)  # these explain themselves
+USER_ERRORS = (ConfigError, DataError, ModelError, Refused)  # these explain themselves
 
 
 def fork(child: Callable[[], None]) -> int:

@@ -1,17 +1,19 @@
 """A client's node: takes messages from the server one by one, has each answered in a process of its own, sends the replies.
 
 What Flower's SuperNode leaves to chance is settled here: a process that dies is reported to the server at once, an answer that
-is no message as an error, and a client that was killed comes back at once and says that its last message got no answer.
+is no message as an error, and a client that was killed comes back at once and sends the reply that was ready, or says that
+there is none.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import signal
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,6 +28,7 @@ from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.fab import Fab
 from flwr.supercore.run import Run
+from google.protobuf.message import DecodeError
 
 from client.answer import frames_of
 from client.fleet import Fleet, KeyRefused, Lost, RunEnded
@@ -58,11 +61,11 @@ class Answers:
 
     def ask(self, known: KnownRun, message_id: str, contents: Mapping[str, bytes]) -> tuple[list[bytes], str]:
         """The frames of the reply, or none and the reason."""
-        if self.run_id != known.run.run_id or self.control is None:
-            self._open(known)
-        assert self.control is not None and self.told is not None
-        ours, theirs = socket.socketpair()
         try:
+            if self.run_id != known.run.run_id or self.control is None:
+                self._open(known)
+            assert self.control is not None and self.told is not None
+            ours, theirs = socket.socketpair()
             with theirs:
                 socket.send_fds(self.control, [b"m"], [theirs.fileno()])
             frames = self._exchange(Connection(ours.detach()), known, message_id, contents)
@@ -119,7 +122,7 @@ class ClientNode:
     def __init__(self, fleet: Fleet, answers: Answers, node_config: Mapping[str, Any], home: Path) -> None:
         self.fleet, self.answers, self.node_config = fleet, answers, dict(node_config)
         self.runs: OrderedDict[int, KnownRun] = OrderedDict()
-        self.id_file, self.pending_file = home / "node-id", home / "pending"
+        self.id_file, self.message_file, self.reply_file = home / "node-id", home / "message", home / "reply"
 
     def serve(self) -> None:
         """Until an exception ends it."""
@@ -127,7 +130,7 @@ class ClientNode:
         node_id = self.fleet.activate(last)
         write_atomically(self.id_file, str(node_id).encode())
         self.fleet.say(f"connected to {self.fleet.server}")
-        self._own_up()
+        self._make_up()
         self.node_id, heard = node_id, time.monotonic()
         while True:
             try:
@@ -142,17 +145,24 @@ class ClientNode:
                 self.answers.close()
             time.sleep(min(max(POLL_SHARE * silent, SHORTEST_POLL), LONGEST_POLL))
 
-    def _own_up(self) -> None:
-        """If it was killed over a message, say so: the server would wait for the answer until the round's timeout."""
-        if self.pending_file.exists():
-            with contextlib.suppress(RunEnded, Lost):
-                message = message_from_proto(MessageProto.FromString(self.pending_file.read_bytes()))
-                self._send(_error(message, "the client was restarted while it worked on this message"), 0.0)
-            self.pending_file.unlink()
+    def _make_up(self) -> None:
+        """If it was killed over a message: send the reply that was ready, else say that there will be none. Without that
+        the server would wait until the round's timeout."""
+        if self.message_file.exists():
+            with contextlib.suppress(RunEnded, Lost, DecodeError, ValueError):
+                message = message_from_proto(MessageProto.FromString(self.message_file.read_bytes()))
+                frames = _unpacked(self.reply_file.read_bytes()) if self.reply_file.exists() else []
+                self._send(frames or _error(message, "the client was restarted while it worked on this message"), 0.0)
+        self._forget()
+
+    def _forget(self) -> None:
+        for file in (self.reply_file, self.message_file):
+            file.unlink(missing_ok=True)
 
     def _handle(self, message: Message, tree: ObjectTree) -> None:
         about, started = message.metadata, time.monotonic()
-        write_atomically(self.pending_file, message_to_proto(message).SerializeToString())
+        with contextlib.suppress(OSError):  # on a full disk it is just not made up for
+            self.message_file.write_bytes(message_to_proto(message).SerializeToString())
         try:
             known = self._known(about.run_id)
             contents = self.fleet.content(message, tree)
@@ -162,10 +172,13 @@ class ClientNode:
                 known.context = frames.pop()
             else:
                 frames = _error(message, reason)
+            with contextlib.suppress(OSError):
+                self.reply_file.write_bytes(_packed(frames))
             seconds = time.monotonic() - started
             self._send(frames, seconds)
-        finally:
-            self.pending_file.unlink(missing_ok=True)
+        except RunEnded as error:
+            reason = str(error)
+        self._forget()
         self.fleet.say(f"round {about.group_id}, {about.message_type}: {reason or f'{seconds:.1f} s'}")
 
     def _send(self, frames: list[bytes], seconds: float) -> None:
@@ -185,6 +198,20 @@ class ClientNode:
                 self.runs.popitem(last=False)
         self.runs.move_to_end(run_id)
         return self.runs[run_id]
+
+
+def _packed(frames: Sequence[bytes]) -> bytes:
+    return b"".join([json.dumps([len(frame) for frame in frames]).encode() + b"\n", *frames])
+
+
+def _unpacked(data: bytes) -> list[bytes]:
+    """Empty if it was not written to its end."""
+    head, _, body = data.partition(b"\n")
+    lengths = json.loads(head)
+    ends = list(itertools.accumulate(lengths))
+    if not ends or ends[-1] != len(body):
+        return []
+    return [body[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 def _error(message: Message, reason: str) -> list[bytes]:
