@@ -8,6 +8,7 @@ from typing import Any
 import click
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from cli.client import command as client_command
 from cli.compare import DEFAULT_SEEDS, DEFAULT_STRATEGIES
 from cli.options import config_options, given_values
 from cli.presets import PRESETS
@@ -66,9 +67,39 @@ def keys(directory: str, clients: int | None, names: str, server_names: str) -> 
     keys_command(directory, clients, names, server_names)
 
 
-def _port(name: str, text: str) -> click.Parameter:
+def server(**options: Any) -> None:
+    from cli.server import server_command
+
+    server_command(**options)
+
+
+def submit(settings: tuple[str, ...], server: str, root_certificates: str, **options: Any) -> None:
+    from cli.submit import submit_command
+
+    submit_command(given_values(options, settings), server, root_certificates)
+
+
+def _port(name: str, text: str, default: int | None = None) -> click.Parameter:
     return TyperOption(
-        param_decls=[f"--{name}"], type=click.IntRange(1, 65535), metavar="N", help=text, rich_help_panel="Places"
+        param_decls=[f"--{name}"],
+        type=click.IntRange(1, 65535),
+        metavar="N",
+        help=text,
+        rich_help_panel="Places",
+        default=default,
+        show_default=default is not None,
+    )
+
+
+def _place(name: str, metavar: str, text: str, default: str | None = None) -> click.Parameter:
+    return TyperOption(
+        param_decls=[f"--{name}"],
+        metavar=metavar,
+        help=text,
+        rich_help_panel="Places",
+        default=default,
+        show_default=default is not None,
+        required=default is None,
     )
 
 
@@ -188,6 +219,39 @@ Example: `coterie compare --strategies local,fedavg,fedper --task digits --seeds
 All processes end with the run, and with Ctrl-C. Certificates, logs and what the clients keep are in the run directory.
 
 Example: `coterie up --clients 4 --strategy fedper --task digits --num-server-rounds 3`""",
+        ),
+        "server": _command(
+            "server",
+            server,
+            [
+                _place("keys", "DIR", "What `coterie keys` made; clients are those with a public key in DIR/clients."),
+                _place("directory", "DIR", "Where the server keeps its state, logs and runs.", "server"),
+                _place("host", "HOST", "Where clients connect.", "0.0.0.0"),
+                _port("fleet-port", "Where clients connect, over gRPC with TLS.", 9092),
+                _place(
+                    "control-host",
+                    "HOST",
+                    "Where runs are submitted. Who reaches it can run code on all clients: never a public address.",
+                    "127.0.0.1",
+                ),
+                _port("control-port", "Where runs are submitted, over HTTPS.", 8000),
+            ],
+            """Coordinate a federation until stopped: clients connect to it, runs are submitted to it.
+
+Example: `coterie server --keys keys`""",
+        ),
+        "client": client_command(),
+        "submit": _command(
+            "submit",
+            submit,
+            [
+                _place("server", "HOST:PORT", "Where runs are submitted.", "127.0.0.1:8000"),
+                _place("root-certificates", "FILE", "The federation's ca.crt, by which the server is known."),
+                *config_options(),
+            ],
+            """Give a run to a running server and follow it to its end. The run directory is on the server.
+
+Example: `coterie submit --root-certificates keys/ca.crt --strategy fedper --num-server-rounds 20`""",
         ),
         "keys": _command(
             "keys",

@@ -10,14 +10,11 @@ directory:
 """
 
 import json
-import os
-import re
-import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -26,26 +23,16 @@ import httpx
 from rich.console import Console
 
 from cli.control import Control, bundle
+from cli.flower import environment, program, quoted
 from cli.keys import make_keys
 from cli.processes import Processes, free_ports, must_be_free
-from cli.progress import RunProgress
 from cli.run import prepare, result_table
+from cli.submit import follow
 from server.rundir import PREPARED, new_run_dir
 from strategies.federation import RunFailed
-from wire.config import ConfigError, Value
+from wire.config import Value
 
-POLL_OF_EXECUTORS = "0.1"  # seconds; Flower's default is 1
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-ROUND = re.compile(r"round (\d+)/\d+:")
-FLOWER_PREFIX = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
-NOISE = (
-    "Start `flwr-serverapp`",
-    "Successfully installed",
-    "Exit Code:",
-    "An unhandled exception",
-    "For more information, visit",
-)
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Stopped(KeyboardInterrupt):
@@ -98,25 +85,12 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
         control.wait_for_clients(number, timeout, processes.check)
         console.print(f"{number} clients connected after {time.monotonic() - started:.1f} s", highlight=False)
         run = control.submit(bundle(config))
-        _follow(control.log(run), processes.log_of("serverapp"), config, console)
+        with open(processes.log_of("serverapp"), "w", buffering=1) as log:
+            follow(control.log(run), log, config, console)
         failure = control.failure(run)
         control.close()
     if failure:
         raise RunFailed(f"{failure}. Logs are in {run_dir / 'logs'}")
-
-
-def _follow(lines: Iterable[str], log: Path, config: Mapping[str, Value], console: Console) -> None:
-    """Keep the ServerApp's log, show it as it comes, and how far the run is."""
-    title, rounds = f"{config['strategy']} on {config['task']}", int(config["num-server-rounds"])
-    with open(log, "w", buffering=1) as file, RunProgress(console, title, rounds) as progress:
-        for line in lines:
-            plain = COLOUR.sub("", line)
-            print(plain, file=file)
-            text = FLOWER_PREFIX.sub("", plain).strip()
-            if text and not text.startswith(NOISE):
-                console.print(text, highlight=False, markup=False, soft_wrap=True)
-            if match := ROUND.match(text):
-                progress.finished(int(match[1]))
 
 
 class LocalFederation:
@@ -173,37 +147,7 @@ class LocalFederation:
         """In an empty directory of its own: what lies in the user's must not be imported by accident."""
         home = self.home / name
         home.mkdir()
-        self.processes.start(name, command, _environment(home), home)
-
-
-def _environment(home: Path) -> dict[str, str]:
-    programs = os.path.dirname(sys.executable)  # Flower starts its other programs by their names
-    ours = {
-        "FLWR_HOME": str(home),
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL_OF_EXECUTORS,
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
-        "PYTHONUNBUFFERED": "1",
-    }
-    return {"OMP_NUM_THREADS": "1", **os.environ, **ours}
-
-
-def program(name: str) -> str:
-    """A command of the environment that runs this one, else of the path."""
-    found = shutil.which(name, path=os.path.dirname(sys.executable)) or shutil.which(name)
-    if found is None:
-        raise RunFailed(f"{name}: not found; install Flower beside Coterie (pip install 'flwr>=1.39,<1.40')")
-    return found
-
-
-def quoted(text: str) -> str:
-    """As Flower reads strings in --node-config: one kind of quotation mark around, none of it within."""
-    for mark in "'\"":
-        if mark not in text and (mark == "'" or "\\" not in text):
-            return f"{mark}{text}{mark}"
-    raise ConfigError(f"run-dir = {text!r}: has both kinds of quotation marks; choose another")
+        self.processes.start(name, command, environment(home), home)
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
