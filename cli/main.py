@@ -235,6 +235,12 @@ Example: `coterie up --clients 4 --strategy fedper --task digits --num-server-ro
                     "127.0.0.1",
                 ),
                 _port("control-port", "Where runs are submitted, over HTTPS.", 8000),
+                TyperOption(
+                    param_decls=["--executor/--no-executor", "executor"],
+                    default=True,
+                    help="Run the methods here too, or leave them to a `flower-superexec` of your own.",
+                    rich_help_panel="Places",
+                ),
             ],
             """Coordinate a federation until stopped: clients connect to it, runs are submitted to it.
 

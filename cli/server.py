@@ -29,6 +29,7 @@ LOOK_SECONDS = 1.0
 START_SECONDS = 60.0
 LARGEST_LOG = 20 * 2**20  # bytes; a larger one is put aside at the start
 WARN_DAYS = 30
+EVERYWHERE = ("0.0.0.0", "::")
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -40,7 +41,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def server_command(keys: str, directory: str, host: str, fleet_port: int, control_host: str, control_port: int) -> None:
+def server_command(
+    keys: str, directory: str, host: str, fleet_port: int, control_host: str, control_port: int, executor: bool
+) -> None:
     key_dir, home = Path(keys).expanduser().absolute(), Path(directory).expanduser().absolute()
     check_keys(key_dir)
     must_be_free("fleet-port", fleet_port, host)
@@ -51,7 +54,8 @@ def server_command(keys: str, directory: str, host: str, fleet_port: int, contro
         signal.signal(number, _stop)
     with Processes(home / "logs") as processes:
         try:
-            server = Server(processes, key_dir, home, f"{_bracketed(host)}:{fleet_port}", control_host, control_port)
+            fleet = f"{_bracketed(host)}:{fleet_port}"
+            server = Server(processes, key_dir, home, fleet, control_host, control_port, executor)
             server.serve()
         except Stopped:
             say("server stopped")
@@ -74,14 +78,22 @@ def check_keys(directory: Path) -> None:
 
 class Server:
     def __init__(
-        self, processes: Processes, keys: Path, home: Path, fleet: str, control_host: str, control_port: int
+        self,
+        processes: Processes,
+        keys: Path,
+        home: Path,
+        fleet: str,
+        control_host: str,
+        control_port: int,
+        executor: bool = True,
     ) -> None:
         self.processes, self.keys, self.home = processes, keys, home
         self.fleet, self.control_host, self.control_port = fleet, control_host, control_port
-        self.local = f"127.0.0.1:{control_port}"
+        here = "127.0.0.1" if control_host in EVERYWHERE else _bracketed(control_host)
+        self.local = f"{here}:{control_port}"
         self.control = Control(self.local, keys / "ca.crt")
         self.members = Members(keys / "clients")
-        self.commands = {"superlink": self._superlink(), "executor": self._executor()}
+        self.commands = {"superlink": self._superlink()} | ({"executor": self._executor()} if executor else {})
 
     def serve(self) -> NoReturn:
         for name in self.commands:
