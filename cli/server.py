@@ -32,6 +32,7 @@ LOOK_SECONDS = 1.0
 START_SECONDS = 60.0
 LARGEST_LOG = 20 * 2**20  # bytes; a larger one is put aside at the start
 WARN_DAYS = 30
+EVERYWHERE = ("0.0.0.0", "::")
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -43,7 +44,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def server_command(keys: str, directory: str, host: str, fleet_port: int, control_host: str, control_port: int) -> None:
+def server_command(
+    keys: str, directory: str, host: str, fleet_port: int, control_host: str, control_port: int, executor: bool
+) -> None:
     key_dir, home = Path(keys).expanduser().absolute(), Path(directory).expanduser().absolute()
     check_keys(key_dir)
     must_be_free("fleet-port", fleet_port, host)
@@ -54,8 +57,8 @@ def server_command(keys: str, directory: str, host: str, fleet_port: int, contro
         signal.signal(number, _stop)
     with Processes(home / "logs") as processes:
         try:
-            server = Server(processes, key_dir, home, f"{_bracketed(host)}:{fleet_port}", control_host, control_port)
-            server.serve()
+            fleet = f"{_bracketed(host)}:{fleet_port}"
+            Server(processes, key_dir, home, fleet, control_host, control_port, executor).serve()
         except Stopped:
             say("server stopped")
 
@@ -77,15 +80,23 @@ def check_keys(directory: Path) -> None:
 
 class Server:
     def __init__(
-        self, processes: Processes, keys: Path, home: Path, fleet: str, control_host: str, control_port: int
+        self,
+        processes: Processes,
+        keys: Path,
+        home: Path,
+        fleet: str,
+        control_host: str,
+        control_port: int,
+        executor: bool,
     ) -> None:
         self.processes, self.keys, self.home = processes, keys, home
         self.fleet, self.control_host, self.control_port = fleet, control_host, control_port
-        self.control = Control(f"127.0.0.1:{control_port}", keys / "ca.crt")
+        here = f"{'127.0.0.1' if control_host in EVERYWHERE else _bracketed(control_host)}:{control_port}"
+        self.control = Control(here, keys / "ca.crt")
         self.members = Members(keys / "clients")
         self.commands = {
             "superlink": superlink_command(keys, control_host, control_port, fleet, home / "state.db"),
-            "executor": executor_command(keys, control_port),
+            **({"executor": executor_command(keys, here)} if executor else {}),
         }
 
     def serve(self) -> NoReturn:
@@ -180,6 +191,11 @@ def command(**more: Any) -> TyperCommand:
                 default="127.0.0.1",
             ),
             place("control-port", "Where runs are submitted, over HTTPS.", default=8000, **PORT),
+            TyperOption(
+                param_decls=["--executor/--no-executor", "executor"],
+                default=True,
+                help="Run the methods here too, or leave them to `python -m server.executor` elsewhere.",
+            ),
         ],
         help="""Coordinate a federation until stopped: clients connect to it, runs are submitted to it.
 
