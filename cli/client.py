@@ -27,6 +27,7 @@ class Device:
     authority: Path
     state: Path
     node_config: dict[str, Value]
+    any_code: bool = True  # else only what is installed here
 
     @property
     def name(self) -> str:
@@ -87,7 +88,7 @@ def device(options: dict[str, Any], key: Path) -> Device:
     authority = Path(given).expanduser().absolute() if given else _authority_beside(key)
     for path in (state, state / "flower"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Device(str(options["server"]), key, authority, state, node)
+    return Device(str(options["server"]), key, authority, state, node, not options["installed_code_only"])
 
 
 def whose_data(options: dict[str, Any], name: str) -> dict[str, Value]:
@@ -164,6 +165,11 @@ def command(**more: Any) -> TyperCommand:
             _option("state", "What it keeps: its state and its personal model. Default: clients/NAME.", metavar="DIR"),
             _option("device", "cpu, cuda, cuda:1 or mps on this machine. Default: the run's.", metavar="TEXT"),
             _option("threads", "Threads on this machine. Default: the run's.", type=click.IntRange(min=1), metavar="N"),
+            TyperOption(
+                param_decls=["--installed-code-only"],
+                is_flag=True,
+                help="Refuse runs whose code is not what is installed here. Default: run what the server sends.",
+            ),
         ],
         help="""Take part in a federation, as one device, until stopped.
 

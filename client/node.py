@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -51,8 +51,8 @@ class KnownRun:
 class Answers:
     """The process of the run that is going on, which is asked for answers."""
 
-    def __init__(self, parent: socket.socket) -> None:
-        self.parent = parent
+    def __init__(self, parent: socket.socket, any_code: bool = True) -> None:
+        self.parent, self.any_code = parent, any_code
         self.control: socket.socket | None = None
         self.told: Connection | None = None
         self.run_id = 0
@@ -98,6 +98,7 @@ class Answers:
             "fab-version": known.run.fab_version,
             "fab-hash": known.fab.hash_str,
             "context": known.context.hex(),
+            "any-code": self.any_code,
             "warm": not self.died,  # else it may have died of that
         }
         self.told.send_bytes(json.dumps(setup).encode())
@@ -204,7 +205,14 @@ def _error(message: Message, reason: str) -> list[bytes]:
 
 
 def run_node(
-    parent: socket.socket, server: str, authority: Path, key: Path, node_config: Mapping[str, Any], home: Path, say: Any
+    parent: socket.socket,
+    server: str,
+    authority: Path,
+    key: Path,
+    node_config: Mapping[str, Any],
+    home: Path,
+    any_code: bool,
+    say: Callable[[str], None],
 ) -> None:
     """The process of the node, from its start to its end; tells the parent how it ended."""
 
@@ -216,7 +224,7 @@ def run_node(
     fleet = Fleet(server, authority.read_bytes(), private, say)  # type: ignore[arg-type]
     end = STOPPED
     try:
-        ClientNode(fleet, Answers(parent), node_config, home).serve()
+        ClientNode(fleet, Answers(parent, any_code), node_config, home).serve()
     except KeyRefused as error:
         end = f"{REFUSED} {error}"
     except Lost as error:
