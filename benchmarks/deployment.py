@@ -73,6 +73,18 @@ def pss(root: int) -> float:
     return total
 
 
+def cpu_seconds(root: int) -> float:
+    """Of a process and all that came from it, living or dead."""
+    ticks = 0
+    for pid in tree(root):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(int(field) for field in fields[11:15])  # user, system, and those of its dead children
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 class Peak(threading.Thread):
     """The largest memory of some clients while this runs."""
 
@@ -110,6 +122,8 @@ def measure(kind: type[LocalFederation], clients: int, rounds: int) -> dict[str,
             measured["idle"] = max(pss(root) for root in roots)
             result = Path(directory, "result")
             config = {**CONFIG, "num-clients": clients, "num-server-rounds": rounds, "run-dir": str(result)}
+            all_roots = [process.pid for process in processes.running.values()]
+            before = sum(cpu_seconds(root) for root in all_roots)
             peak = Peak(roots)
             peak.start()
             run = control.submit(bundle(checked_config(config)))
@@ -117,6 +131,8 @@ def measure(kind: type[LocalFederation], clients: int, rounds: int) -> dict[str,
                 pass
             peak.done.set()
             peak.join()
+            spent = {name: cpu_seconds(process.pid) for name, process in processes.running.items()}
+            measured["CPU seconds of the run"] = sum(spent.values()) - before
             if failure := control.failure(run):
                 raise SystemExit(f"error: {failure}")
             control.close()
@@ -136,10 +152,10 @@ def main() -> None:
     if options.rounds < 2:
         sys.exit("error: rounds: at least 2, because the first is not counted")
     ours = measure(LocalFederation, options.clients, options.rounds)
-    stock = measure(StockFederation, options.clients, min(options.rounds, 3))
+    stock = measure(StockFederation, options.clients, options.rounds)
     console = Console()
-    unit = {"seconds per round": "s"}
-    for name in ("seconds per round", "idle, alone", "idle", "training"):
+    unit = {"seconds per round": "s", "CPU seconds of the run": "s"}
+    for name in ours:
         console.print(
             f"{name}: Coterie {ours[name]:.2f} {unit.get(name, 'MB')}, Flower {stock[name]:.2f} {unit.get(name, 'MB')}, "
             f"ratio {ours[name] / stock[name]:.3f}",

@@ -4,7 +4,7 @@ It checks the server's certificate, connects with its key, answers messages, and
 lost or the server restarts. What it keeps is in one directory (`--state`): its own model parts and its personal model.
 """
 
-import fcntl
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -60,16 +60,26 @@ def find_key(text: str) -> tuple[Path, IO[bytes]]:
             raise ConfigError(
                 f"key = {text!r}: cannot be read ({error.strerror}); make one with `coterie keys`, and copy it here"
             ) from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            continue
-        return candidate, file
+        if _lock(file):
+            return candidate, file
+        file.close()
     raise ConfigError(
         f"key = {text!r}: {'every key there' if path.is_dir() else 'it'} is used by another client on this machine; "
         "every client needs a key of its own (`coterie keys`)"
     )
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """As long as the file is open, nobody else on this machine gets it."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def device(options: dict[str, Any], key: Path) -> Device:

@@ -33,8 +33,8 @@ from client.fleet import Fleet, KeyRefused, Lost, RunEnded
 from client.frames import frames_of, packed, unpacked
 from tasks.files import write_atomically
 
-SHORTEST_POLL, LONGEST_POLL = 0.05, 2.0  # seconds between questions for work
-POLL_SHARE = 0.2  # of the time since the last message: who worked just now is asked again soon
+SHORTEST_POLL, LONGEST_POLL = 0.1, 3.0  # seconds between questions for work
+POLL_SHARE = 0.3  # of the time since the last message: who worked just now is asked again soon
 IDLE_SECONDS = 300.0  # then the process of the last run is ended, and its memory is free
 REMEMBERED_RUNS = 8  # whose context is kept
 

@@ -16,6 +16,7 @@ from cli.client import device, find_key, whose_data
 from cli.entry import main
 from cli.keys import make_keys, revoke_keys
 from cli.server import check_keys
+from cli.server import command as server_command
 from cli.tls import Unreachable, check_server, split_address
 from wire.config import ConfigError
 
@@ -240,3 +241,8 @@ def test_a_clients_installation_says_what_it_cannot_do(
     with pytest.raises(SystemExit) as ended:
         main(["client", "--help"])
     assert ended.value.code == 0
+
+
+def test_runs_are_submitted_from_this_machine_unless_one_says_otherwise() -> None:
+    defaults = {option.name: option.default for option in server_command().params}
+    assert defaults["control_host"] == "127.0.0.1"
