@@ -5,6 +5,7 @@ in Flower is imported here and in client/frames.py; where it is not as expected,
 """
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -158,7 +159,7 @@ class Fleet:
             try:
                 response = method(request, timeout=CALL_SECONDS)
             except grpc.RpcError as error:
-                code, details = error.code(), str(error.details())
+                code, details = error.code(), _in_words(str(error.details()))
                 if code is grpc.StatusCode.UNAUTHENTICATED:
                     raise KeyRefused(details) from None
                 if code is grpc.StatusCode.PERMISSION_DENIED:
@@ -174,3 +175,11 @@ class Fleet:
             if told:
                 self.say(f"the server {self.server} answers again")
             return response
+
+
+def _in_words(details: str) -> str:
+    """Flower's errors are JSON with a sentence in it."""
+    try:
+        return str(json.loads(details)["public_message"])
+    except (ValueError, KeyError, TypeError):
+        return details
