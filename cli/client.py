@@ -5,7 +5,6 @@ lost or the server restarts. What it keeps is in one directory (`--state`): its 
 """
 
 import fcntl
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +12,7 @@ from typing import IO, Any
 import click
 from typer.core import TyperCommand, TyperOption
 
+from cli.alone import run_alone
 from cli.keys import NAME
 from cli.tls import split_address
 from wire.config import ConfigError, Value
@@ -95,9 +95,7 @@ def whose_data(options: dict[str, Any], name: str) -> dict[str, Value]:
     data, partition, number = options["data"], options["partition"], options["num_partitions"]
     if data and (partition is not None or number is not None):
         raise ConfigError("data, partition: give one of the two, data of its own or a share of the run's data set")
-    node: dict[str, Value] = {}
-    if options["data_root"]:
-        node["data-root"] = str(Path(options["data_root"]).expanduser().absolute())
+    node: dict[str, Value] = {"data-root": str(Path(options["data_root"]).expanduser().absolute())}
     if data:
         path = Path(data).expanduser().absolute()
         if not path.exists():
@@ -156,7 +154,13 @@ def command(**more: Any) -> TyperCommand:
                 **number,
             ),
             _option("num-partitions", "Into how many shares that is dealt. Default: the run's num-clients.", **number),
-            _option("data-root", "Directory of the data sets on this machine. Default: the run's.", metavar="DIR"),
+            _option(
+                "data-root",
+                "Directory of the data sets on this machine.",
+                metavar="DIR",
+                default="data",
+                show_default=True,
+            ),
             _option("state", "What it keeps: its state and its personal model. Default: clients/NAME.", metavar="DIR"),
             _option("device", "cpu, cuda, cuda:1 or mps on this machine. Default: the run's.", metavar="TEXT"),
             _option("threads", "Threads on this machine. Default: the run's.", type=click.IntRange(min=1), metavar="N"),
@@ -170,14 +174,4 @@ Example: `coterie client --server fl.example.org:9092 --name ward-7 --data /srv/
 
 
 def main(arguments: list[str]) -> None:
-    try:
-        command()(args=arguments, prog_name="coterie client", standalone_mode=True)
-    except ConfigError as error:
-        _fail(str(error), 2)
-    except OSError as error:
-        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
-
-
-def _fail(message: str, code: int) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    raise SystemExit(code)
+    run_alone(command(), arguments)

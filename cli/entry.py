@@ -1,6 +1,7 @@
-"""Where the `coterie` command begins. A device needs nothing of the server, so `coterie client` loads nothing of it."""
+"""Where the `coterie` command begins. `coterie client` and `coterie server` stay, so they load no more than they need."""
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 
 REST = ("flwr_datasets", "jinja2", "matplotlib", "networkx", "scipy")  # what `coterie[all]` adds
@@ -17,11 +18,7 @@ def main(arguments: list[str] | None = None) -> None:
             file=sys.stderr,
         )
         raise SystemExit(2)
-    if given[:1] == ["client"]:
-        from cli.client import main as client_main
-
-        client_main(given[1:])
+    if given[:1] in (["client"], ["server"]):
+        import_module(f"cli.{given[0]}").main(given[1:])
     else:
-        from cli.main import main as whole_main
-
-        whole_main(arguments)
+        import_module("cli.main").main(arguments)

@@ -25,6 +25,36 @@ def environment(home: Path) -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", **os.environ, **ours}
 
 
+def superlink_command(keys: Path, control_host: str, control_port: int, fleet: str, database: Path | None) -> list[str]:
+    """The server that clients connect to, without the methods that run on it."""
+    return [
+        program("flower-superlink"),
+        "--host",
+        control_host,
+        "--port",
+        str(control_port),
+        "--fleet-api-address",
+        fleet,
+        *(("--database", str(database)) if database else ()),
+        "--isolation",
+        "process",
+        "--ssl-ca-certfile",
+        str(keys / "ca.crt"),
+        "--ssl-certfile",
+        str(keys / "server.crt"),
+        "--ssl-keyfile",
+        str(keys / "server.key"),
+        "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
+    ]
+
+
+def executor_command(keys: Path, control_port: int, host: str = "127.0.0.1") -> list[str]:
+    """What runs the methods. -P: what lies in its working directory must not be imported by accident."""
+    where = ["--runtime-api-address", f"{host}:{control_port}", "--root-certificates", str(keys / "ca.crt")]
+    return [sys.executable, "-P", "-m", "server.executor", *where]
+
+
 def program(name: str) -> str:
     """A command of the environment that runs this one, else of the path."""
     found = shutil.which(name, path=os.path.dirname(sys.executable)) or shutil.which(name)
@@ -38,4 +68,4 @@ def quoted(text: str) -> str:
     for mark in "'\"":
         if mark not in text and (mark == "'" or "\\" not in text):
             return f"{mark}{text}{mark}"
-    raise ConfigError(f"run-dir = {text!r}: has both kinds of quotation marks; choose another")
+    raise ConfigError(f"{text!r}: has both kinds of quotation marks; choose another path or name")

@@ -12,6 +12,7 @@ from cli.client import command as client_command
 from cli.compare import DEFAULT_SEEDS, DEFAULT_STRATEGIES
 from cli.options import config_options, given_values
 from cli.presets import PRESETS
+from cli.server import command as server_command
 from server.app import USER_ERRORS
 
 WORKERS_HELP = "Worker processes; results do not depend on it. 0: all in this process. Default: one per core."
@@ -61,16 +62,10 @@ def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | No
     up_command(given_values(options, settings), control_port, fleet_port)
 
 
-def keys(directory: str, clients: int | None, names: str, server_names: str) -> None:
+def keys(directory: str, clients: int | None, names: str, server_names: str, revoke: str) -> None:
     from cli.keys import keys_command
 
-    keys_command(directory, clients, names, server_names)
-
-
-def server(**options: Any) -> None:
-    from cli.server import server_command
-
-    server_command(**options)
+    keys_command(directory, clients, names, server_names, revoke)
 
 
 def submit(settings: tuple[str, ...], server: str, root_certificates: str, **options: Any) -> None:
@@ -79,15 +74,9 @@ def submit(settings: tuple[str, ...], server: str, root_certificates: str, **opt
     submit_command(given_values(options, settings), server, root_certificates)
 
 
-def _port(name: str, text: str, default: int | None = None) -> click.Parameter:
+def _port(name: str, text: str) -> click.Parameter:
     return TyperOption(
-        param_decls=[f"--{name}"],
-        type=click.IntRange(1, 65535),
-        metavar="N",
-        help=text,
-        rich_help_panel="Places",
-        default=default,
-        show_default=default is not None,
+        param_decls=[f"--{name}"], type=click.IntRange(1, 65535), metavar="N", help=text, rich_help_panel="Places"
     )
 
 
@@ -220,32 +209,7 @@ All processes end with the run, and with Ctrl-C. Certificates, logs and what the
 
 Example: `coterie up --clients 4 --strategy fedper --task digits --num-server-rounds 3`""",
         ),
-        "server": _command(
-            "server",
-            server,
-            [
-                _place("keys", "DIR", "What `coterie keys` made; clients are those with a public key in DIR/clients."),
-                _place("directory", "DIR", "Where the server keeps its state, logs and runs.", "server"),
-                _place("host", "HOST", "Where clients connect.", "0.0.0.0"),
-                _port("fleet-port", "Where clients connect, over gRPC with TLS.", 9092),
-                _place(
-                    "control-host",
-                    "HOST",
-                    "Where runs are submitted. Who reaches it can run code on all clients: never a public address.",
-                    "127.0.0.1",
-                ),
-                _port("control-port", "Where runs are submitted, over HTTPS.", 8000),
-                TyperOption(
-                    param_decls=["--executor/--no-executor", "executor"],
-                    default=True,
-                    help="Run the methods here too, or leave them to a `flower-superexec` of your own.",
-                    rich_help_panel="Places",
-                ),
-            ],
-            """Coordinate a federation until stopped: clients connect to it, runs are submitted to it.
-
-Example: `coterie server --keys keys`""",
-        ),
+        "server": server_command(),
         "client": client_command(),
         "submit": _command(
             "submit",
@@ -285,6 +249,13 @@ Example: `coterie submit --root-certificates keys/ca.crt --strategy fedper --num
                     show_default=False,
                     metavar="HOST,IP,...",
                     help="Names and addresses under which clients reach the server, beside localhost and 127.0.0.1.",
+                ),
+                TyperOption(
+                    param_decls=["--revoke"],
+                    default="",
+                    show_default=False,
+                    metavar="A,B,...",
+                    help="Make nothing, but take these clients' keys away: the server refuses them from now on.",
                 ),
             ],
             """Make a certificate authority, the server's certificate, and a key pair for each client.

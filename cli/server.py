@@ -17,11 +17,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import click
 import httpx
 from cryptography import x509
+from typer.core import TyperCommand, TyperOption
 
+from cli.alone import run_alone
 from cli.control import Control, read_public_key
-from cli.flower import environment, program
+from cli.flower import environment, executor_command, superlink_command
 from cli.processes import Processes, last_words, must_be_free
 from wire.config import ConfigError
 
@@ -89,11 +92,12 @@ class Server:
     ) -> None:
         self.processes, self.keys, self.home = processes, keys, home
         self.fleet, self.control_host, self.control_port = fleet, control_host, control_port
-        here = "127.0.0.1" if control_host in EVERYWHERE else _bracketed(control_host)
-        self.local = f"{here}:{control_port}"
-        self.control = Control(self.local, keys / "ca.crt")
+        here = "127.0.0.1" if control_host in EVERYWHERE else control_host
+        self.control = Control(f"{_bracketed(here)}:{control_port}", keys / "ca.crt")
         self.members = Members(keys / "clients")
-        self.commands = {"superlink": self._superlink()} | ({"executor": self._executor()} if executor else {})
+        self.commands = {"superlink": superlink_command(keys, control_host, control_port, fleet, home / "state.db")}
+        if executor:
+            self.commands["executor"] = executor_command(keys, control_port, _bracketed(here))
 
     def serve(self) -> NoReturn:
         for name in self.commands:
@@ -121,33 +125,6 @@ class Server:
         if log.exists() and log.stat().st_size > LARGEST_LOG:
             log.rename(log.with_suffix(".log.1"))
         self.processes.start(name, self.commands[name], environment(self.home / "flower"), self.home)
-
-    def _superlink(self) -> list[str]:
-        return [
-            program("flower-superlink"),
-            "--host",
-            self.control_host,
-            "--port",
-            str(self.control_port),
-            "--fleet-api-address",
-            self.fleet,
-            "--database",
-            str(self.home / "state.db"),
-            "--isolation",
-            "process",
-            "--ssl-ca-certfile",
-            str(self.keys / "ca.crt"),
-            "--ssl-certfile",
-            str(self.keys / "server.crt"),
-            "--ssl-keyfile",
-            str(self.keys / "server.key"),
-            "--enable-supernode-auth",
-            "--disable-runtime-dependency-installation",
-        ]
-
-    def _executor(self) -> list[str]:
-        authority = str(self.keys / "ca.crt")
-        return [program("flower-superexec"), "--runtime-api-address", self.local, "--root-certificates", authority]
 
 
 class Members:
@@ -194,6 +171,51 @@ class Members:
         if text not in self.told:
             self.told.add(text)
             say(text)
+
+
+def command(**more: Any) -> TyperCommand:
+    return TyperCommand(
+        name="server",
+        callback=server_command,
+        params=[
+            place(
+                "keys", "What `coterie keys` made; clients are those with a public key in DIR/clients.", required=True
+            ),
+            place("directory", "Where the server keeps its state, logs and runs.", default="server"),
+            place("host", "Where clients connect.", metavar="HOST", default="0.0.0.0"),
+            place("fleet-port", "Where clients connect, over gRPC with TLS.", default=9092, **PORT),
+            place(
+                "control-host",
+                "Where runs are submitted. Who reaches it can run code on all clients: never a public address.",
+                metavar="HOST",
+                default="127.0.0.1",
+            ),
+            place("control-port", "Where runs are submitted, over HTTPS.", default=8000, **PORT),
+            TyperOption(
+                param_decls=["--executor/--no-executor", "executor"],
+                default=True,
+                show_default=True,
+                help="Run the methods too, or leave them to `python -m server.executor`, which outlives a restart of this.",
+            ),
+        ],
+        help="""Coordinate a federation until stopped: clients connect to it, runs are submitted to it.
+
+Example: `coterie server --keys keys`""",
+        rich_markup_mode="markdown",
+        **more,
+    )
+
+
+PORT: dict[str, Any] = {"type": click.IntRange(1, 65535), "metavar": "N"}
+
+
+def place(name: str, text: str, **more: Any) -> TyperOption:
+    shown = "default" in more
+    return TyperOption(param_decls=[f"--{name}"], help=text, show_default=shown, **{"metavar": "DIR", **more})
+
+
+def main(arguments: list[str]) -> None:
+    run_alone(command(), arguments)
 
 
 def _bracketed(host: str) -> str:

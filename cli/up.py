@@ -1,10 +1,10 @@
 """`coterie up`: a federation of real processes on this machine, over gRPC with TLS and client keys.
 
-One SuperLink and a SuperNode for each client, as they would run on machines of their own. All of the run is under its
+A server and a process for each client, as they would run on machines of their own. All of the run is under its
 directory:
 
     keys/             certificates and keys, made for this run
-    logs/             superlink.log, serverapp.log, client-0.log, ...
+    logs/             superlink.log, executor.log, serverapp.log, client-0.log, ...
     clients/<i>/      what client i keeps: its state and its personal model
     ...               and what the server writes (server/rundir.py)
 """
@@ -23,7 +23,7 @@ import httpx
 from rich.console import Console
 
 from cli.control import Control, bundle
-from cli.flower import environment, program, quoted
+from cli.flower import environment, executor_command, program, superlink_command
 from cli.keys import make_keys
 from cli.processes import Processes, free_ports, must_be_free
 from cli.run import prepare, result_table
@@ -45,8 +45,7 @@ class Stopped(KeyboardInterrupt):
 
 def up_command(values: Mapping[str, Value], control_port: int | None, fleet_port: int | None) -> None:
     config = prepare(values)
-    for name in ("flower-superlink", "flower-supernode"):
-        program(name)
+    program("flower-superlink")
     for key, port in (("control-port", control_port), ("fleet-port", fleet_port)):
         if port:
             must_be_free(key, port)
@@ -76,12 +75,12 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
     make_keys(run_dir / "keys", [str(i) for i in range(number)])
     with tempfile.TemporaryDirectory(prefix="coterie-") as flower_home, Processes(run_dir / "logs") as processes:
         federation = LocalFederation(run_dir, Path(flower_home), processes, ports)
-        federation.start_superlink()
+        federation.start_server()
         control = Control(federation.control_address, run_dir / "keys" / "ca.crt")
         control.wait_until_up(timeout, processes.check)
         for i in range(number):
             control.register(run_dir / "keys" / "clients" / f"{i}.pub")
-            federation.start_client(i, number)
+            federation.start_client(i, number, str(config["data-root"]))
         control.wait_for_clients(number, timeout, processes.check)
         console.print(f"{number} clients connected after {time.monotonic() - started:.1f} s", highlight=False)
         run = control.submit(bundle(config))
@@ -104,42 +103,21 @@ class LocalFederation:
         self.control_port = control
         self.control_address = f"127.0.0.1:{control}"
 
-    def start_superlink(self) -> None:
-        command = [
-            program("flower-superlink"),
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.control_port),
-            "--fleet-api-address",
-            f"127.0.0.1:{self.fleet_port}",
-            "--ssl-ca-certfile",
-            str(self.keys / "ca.crt"),
-            "--ssl-certfile",
-            str(self.keys / "server.crt"),
-            "--ssl-keyfile",
-            str(self.keys / "server.key"),
-            "--enable-supernode-auth",
-            "--disable-runtime-dependency-installation",
-        ]
-        self._start("superlink", command)
+    def start_server(self) -> None:
+        fleet = f"127.0.0.1:{self.fleet_port}"
+        self._start("superlink", superlink_command(self.keys, "127.0.0.1", self.control_port, fleet, None))
+        self._start("executor", executor_command(self.keys, self.control_port))
 
-    def start_client(self, i: int, number: int) -> None:
+    def start_client(self, i: int, number: int, data_root: str) -> None:
         state = self.run_dir / "clients" / str(i)
         state.mkdir(mode=0o700)
-        node = f"partition-id={i} num-partitions={number} state-dir={quoted(str(state))}"
         command = [
-            program("flower-supernode"),
-            "--superlink",
-            f"127.0.0.1:{self.fleet_port}",
-            "--port",
-            str(free_ports(1)[0]),
-            "--root-certificates",
-            str(self.keys / "ca.crt"),
-            "--auth-supernode-private-key",
-            str(self.keys / "clients" / str(i)),
-            "--node-config",
-            node,
+            *(sys.executable, "-P", "-m", "cli", "client"),
+            *("--server", f"127.0.0.1:{self.fleet_port}"),
+            *("--key", str(self.keys / "clients" / str(i))),
+            *("--num-partitions", str(number)),
+            *("--data-root", data_root),
+            *("--state", str(state)),
         ]
         self._start(f"client-{i}", command)
 

@@ -35,9 +35,7 @@ class Participant:
 
     @classmethod
     def of(cls, context: Context) -> "Participant":
-        config = RunConfig.parse(split_sections(context.run_config)[0])
-        if "data-root" in context.node_config:
-            config = config.model_copy(update={"data_root": str(context.node_config["data-root"])})
+        config = local_config(context)
         privacy = PrivacySettings.of(context.run_config)
         torch.set_num_threads(int(context.node_config.get("threads", config.threads)))
         name = client_name(context)
@@ -144,6 +142,14 @@ def _initial_network(
         device=device,
     )
     return network, network.dump()
+
+
+def local_config(context: Context) -> RunConfig:
+    """The run's configuration, with the places of this machine."""
+    config = RunConfig.parse(split_sections(context.run_config)[0])
+    if "data-root" in context.node_config:
+        config = config.model_copy(update={"data_root": str(context.node_config["data-root"])})
+    return config
 
 
 def client_name(context: Context) -> str:

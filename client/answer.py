@@ -1,0 +1,214 @@
+"""Answering a message in a process of its own, with the app already loaded.
+
+`coterie client` is three kinds of process, each forked from the one before, so that nothing is imported twice and all share
+the memory of what was:
+
+    the parent   has torch and this app imported, and nothing else to do; it never touches data or what strangers send
+    a run        knows the app's code for one run, and keeps its data set in memory; forks for every message
+    an answer    trains or tests, sends its reply, and ends; it may raise, run out of memory or be killed
+
+A bundle whose code is the installed code is answered by the code that is imported already; any other is loaded as Flower does,
+in the run's process. Between the processes go frames of bytes: headers in JSON, messages as Flower's protocol buffers.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import io
+import json
+import os
+import signal
+import socket
+import sys
+import tomllib
+import traceback
+import zipfile
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flwr.app import Context, Error, Message
+from flwr.app.message import remove_content_from_message
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.common.serde import context_from_proto, context_to_proto, message_to_proto
+from flwr.proto.message_pb2 import Context as ContextProto
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
+
+from client.data import load_client_data
+from client.participant import client_name, local_config
+from tasks.models import ModelError
+from tasks.samples import DataError
+from wire.checks import Refused
+from wire.config import ConfigError
+from wire.fingerprint import fingerprint, fingerprint_of
+
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+FIRST_TO_GO = "800"  # when memory runs out, Linux ends the process that trains and not its parents
+USER_ERRORS = (ConfigError, DataError, ModelError, Refused)  # these explain themselves
+
+
+def fork(child: Callable[[], None]) -> int:
+    """Run `child` in a new process that ends with this one; its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        child()
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def serve_run(control: socket.socket) -> None:
+    """The process of a run: told which, then forks an answer for every socket that it is handed, until nobody is there."""
+    told = Connection(os.dup(control.fileno()))
+    setup, bundle = json.loads(told.recv_bytes()), told.recv_bytes()
+    app, problem = _load(bundle, setup)
+    warm = bool(setup["warm"])
+    while (handed := _receive(control)) is not None:
+        pid = fork(lambda: _answer(Connection(handed.detach()), app, problem))
+        handed.close()
+        _, status = os.waitpid(pid, 0)
+        told.send_bytes(str(os.waitstatus_to_exitcode(status)).encode())
+        if warm and problem is None and status == 0:
+            warm = False
+            _keep_data(setup)
+
+
+def _receive(control: socket.socket) -> socket.socket | None:
+    data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+    return socket.socket(fileno=descriptors[0]) if data else None
+
+
+def _load(bundle: bytes, setup: dict[str, Any]) -> tuple[ClientApp | None, str | None]:
+    """The app of this bundle, or why there is none."""
+    try:
+        if is_installed_code(bundle):
+            return importlib.import_module("client.app").app, None
+        return _load_bundle(bundle, setup), None
+    except Exception as error:
+        traceback.print_exc()
+        return None, f"the ClientApp cannot be loaded: {type(error).__name__}: {error}"
+
+
+def is_installed_code(bundle: bytes) -> bool:
+    """Is what the server sent the very code that is imported here?"""
+    with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    root = Path(__file__).resolve().parent.parent
+    app = tomllib.loads(files["pyproject.toml"].decode())["tool"]["flwr"]["app"]
+    return (
+        app["components"].get("clientapp") == "coterie:client_app"
+        and files.get("coterie.py") == (root / "coterie.py").read_bytes()
+        and fingerprint_of(files) == fingerprint()
+    )
+
+
+def _load_bundle(bundle: bytes, setup: dict[str, Any]) -> ClientApp:
+    """As Flower does it: unpack, put first on the path, import. Modules of ours with the same names must go."""
+    from flwr.cli.install import install_from_fab
+    from flwr.clientapp.utils import get_load_client_app_fn
+
+    import coterie
+
+    for name in [name for name in sys.modules if name.split(".")[0] in ("coterie", *coterie.PACKAGES)]:
+        del sys.modules[name]
+    install_from_fab(bundle, skip_prompt=True)
+    load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
+    return load(setup["fab-id"], setup["fab-version"], setup["fab-hash"])
+
+
+def _keep_data(setup: dict[str, Any]) -> None:
+    """Load the data set here, so that every answer finds it in memory. Whatever goes wrong, an answer will say it."""
+    with contextlib.suppress(Exception):
+        context = context_from_proto(ContextProto.FromString(bytes.fromhex(setup["context"])))
+        load_client_data(context.node_config, local_config(context), client_name(context))
+
+
+def _answer(connection: Connection, app: ClientApp | None, problem: str | None) -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
+    header, context_bytes = json.loads(connection.recv_bytes()), connection.recv_bytes()
+    contents = {object_id: connection.recv_bytes() for object_id in header["objects"]}
+    context = context_from_proto(ContextProto.FromString(context_bytes))
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, context.run_id, context.node_id
+    message = inflate_object_from_contents(header["message"], contents)
+    assert isinstance(message, Message)
+    message.metadata.__dict__["_message_id"] = header["message"]
+    reply = _reply(message, context, app, problem)
+    for frame in frames_of(reply):
+        connection.send_bytes(frame)
+    connection.send_bytes(context_to_proto(context).SerializeToString())
+    connection.close()
+
+
+def _reply(message: Message, context: Context, app: ClientApp | None, problem: str | None) -> Message:
+    """Always a message: without one the server would wait for nothing until the round's timeout."""
+    if app is None:
+        return Message(Error(code=ErrorCode.LOAD_CLIENT_APP_EXCEPTION, reason=str(problem)), reply_to=message)
+    try:
+        reply = app(message, context)
+        if not isinstance(reply, Message):
+            raise TypeError(f"the ClientApp returned {type(reply).__name__}, not a Message")
+        return reply
+    except Exception as error:
+        if isinstance(error, USER_ERRORS):
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        reason = f"{type(error)}:<'{error}'>"
+        return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
+
+
+def frames_of(reply: Message) -> list[bytes]:
+    """A header with the names of its objects, the message without them, how they hang together, and each of them."""
+    reply.metadata.__dict__["_message_id"] = reply.object_id
+    with no_object_id_recompute():
+        tree = get_object_tree(reply)
+        objects = {object_id: item.deflate() for object_id, item in get_all_nested_objects(reply).items()}
+    bare = message_to_proto(remove_content_from_message(reply)).SerializeToString()
+    return [json.dumps(list(objects)).encode(), bare, tree.SerializeToString(), *objects.values()]
+
+
+def serve_forks(control: socket.socket) -> str:
+    """The parent's work: a new process for every run that the node asks for. Returns what the node said at its end."""
+    runs: set[int] = set()
+    try:
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(control, 65536, 1)
+            runs = {pid for pid in runs if os.waitpid(pid, os.WNOHANG)[0] == 0}
+            if not descriptors:
+                return data.decode()
+            handed = socket.socket(fileno=descriptors[0])
+            runs.add(fork(lambda: _leave(control, handed)))  # noqa: B023 - runs before the next
+            handed.close()
+    finally:
+        for pid in runs:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _leave(parent: socket.socket, control: socket.socket) -> NoReturn:
+    parent.close()
+    serve_run(control)
+    raise SystemExit(0)
