@@ -49,9 +49,9 @@ def superlink_command(keys: Path, control_host: str, control_port: int, fleet: s
     ]
 
 
-def executor_command(keys: Path, control_port: int, host: str = "127.0.0.1") -> list[str]:
+def executor_command(keys: Path, control: str) -> list[str]:
     """What runs the methods. -P: what lies in its working directory must not be imported by accident."""
-    where = ["--runtime-api-address", f"{host}:{control_port}", "--root-certificates", str(keys / "ca.crt")]
+    where = ["--runtime-api-address", control, "--root-certificates", str(keys / "ca.crt")]
     return [sys.executable, "-P", "-m", "server.executor", *where]
 
 

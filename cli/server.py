@@ -58,8 +58,7 @@ def server_command(
     with Processes(home / "logs") as processes:
         try:
             fleet = f"{_bracketed(host)}:{fleet_port}"
-            server = Server(processes, key_dir, home, fleet, control_host, control_port, executor)
-            server.serve()
+            Server(processes, key_dir, home, fleet, control_host, control_port, executor).serve()
         except Stopped:
             say("server stopped")
 
@@ -88,16 +87,17 @@ class Server:
         fleet: str,
         control_host: str,
         control_port: int,
-        executor: bool = True,
+        executor: bool,
     ) -> None:
         self.processes, self.keys, self.home = processes, keys, home
         self.fleet, self.control_host, self.control_port = fleet, control_host, control_port
-        here = "127.0.0.1" if control_host in EVERYWHERE else control_host
-        self.control = Control(f"{_bracketed(here)}:{control_port}", keys / "ca.crt")
+        here = f"{'127.0.0.1' if control_host in EVERYWHERE else _bracketed(control_host)}:{control_port}"
+        self.control = Control(here, keys / "ca.crt")
         self.members = Members(keys / "clients")
-        self.commands = {"superlink": superlink_command(keys, control_host, control_port, fleet, home / "state.db")}
-        if executor:
-            self.commands["executor"] = executor_command(keys, control_port, _bracketed(here))
+        self.commands = {
+            "superlink": superlink_command(keys, control_host, control_port, fleet, home / "state.db"),
+            **({"executor": executor_command(keys, here)} if executor else {}),
+        }
 
     def serve(self) -> NoReturn:
         for name in self.commands:
@@ -194,8 +194,7 @@ def command(**more: Any) -> TyperCommand:
             TyperOption(
                 param_decls=["--executor/--no-executor", "executor"],
                 default=True,
-                show_default=True,
-                help="Run the methods too, or leave them to `python -m server.executor`, which outlives a restart of this.",
+                help="Run the methods here too, or leave them to `python -m server.executor` elsewhere.",
             ),
         ],
         help="""Coordinate a federation until stopped: clients connect to it, runs are submitted to it.

@@ -106,7 +106,7 @@ class LocalFederation:
     def start_server(self) -> None:
         fleet = f"127.0.0.1:{self.fleet_port}"
         self._start("superlink", superlink_command(self.keys, "127.0.0.1", self.control_port, fleet, None))
-        self._start("executor", executor_command(self.keys, self.control_port))
+        self._start("executor", executor_command(self.keys, self.control_address))
 
     def start_client(self, i: int, number: int, data_root: str) -> None:
         state = self.run_dir / "clients" / str(i)

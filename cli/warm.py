@@ -1,4 +1,4 @@
-"""A client's node with everything imported beforehand: see client/answer.py for its processes."""
+"""A client's node, and the processes that answer for it: see client/forks.py."""
 
 import contextlib
 import gc
@@ -14,11 +14,10 @@ GRACE_SECONDS = 3.0
 
 
 def why_not() -> str:
-    """Why this cannot be done here, or nothing if it can. Imports all that clients need."""
+    """Why this cannot be done here, or nothing if it can. Imports all that a node needs."""
     if sys.platform != "linux":
         return f"processes cannot be forked safely on {sys.platform}"
     try:
-        import client.app
         import client.node
     except (ImportError, AttributeError) as error:
         return f"Flower is not as expected ({error})"
@@ -30,7 +29,7 @@ def why_not() -> str:
 
 def run_warm_node(device: Device) -> str:
     """Run the node to its end; how it ended."""
-    from client.answer import fork, serve_forks
+    from client.forks import fork, serve_forks
     from client.node import run_node
 
     def say(text: str) -> None:

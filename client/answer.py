@@ -1,48 +1,33 @@
-"""Answering a message in a process of its own, with the app already loaded.
+"""Answering messages: the processes of a run and of its answers (see client/forks.py).
 
-`coterie client` is three kinds of process, each forked from the one before, so that nothing is imported twice and all share
-the memory of what was:
-
-    the parent   has torch and this app imported, and nothing else to do; it never touches data or what strangers send
-    a run        knows the app's code for one run, and keeps its data set in memory; forks for every message
-    an answer    trains or tests, sends its reply, and ends; it may raise, run out of memory or be killed
-
-A bundle whose code is the installed code is answered by the code that is imported already; any other is loaded as Flower does,
-in the run's process. Between the processes go frames of bytes: headers in JSON, messages as Flower's protocol buffers.
+A bundle whose code is the installed code is answered by the installed code; any other is loaded as Flower does it. Both in the
+process of the run, once for all its messages.
 """
 
 import contextlib
-import ctypes
 import importlib
 import io
 import json
 import os
-import signal
 import socket
 import sys
 import tomllib
 import traceback
 import zipfile
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from flwr.app import Context, Error, Message
-from flwr.app.message import remove_content_from_message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from flwr.common.serde import context_from_proto, context_to_proto, message_to_proto
+from flwr.common.serde import context_from_proto, context_to_proto
 from flwr.proto.message_pb2 import Context as ContextProto
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
 from client.data import load_client_data
+from client.forks import fork
+from client.frames import frames_of, message_of
 from client.participant import client_name, local_config
 from tasks.models import ModelError
 from tasks.samples import DataError
@@ -50,32 +35,8 @@ from wire.checks import Refused
 from wire.config import ConfigError
 from wire.fingerprint import fingerprint, fingerprint_of
 
-DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 FIRST_TO_GO = "800"  # when memory runs out, Linux ends the process that trains and not its parents
 USER_ERRORS = (ConfigError, DataError, ModelError, Refused)  # these explain themselves
-
-
-def fork(child: Callable[[], None]) -> int:
-    """Run `child` in a new process that ends with this one; its id."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        child()
-        code = 0
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
 
 
 def serve_run(control: socket.socket) -> None:
@@ -151,10 +112,7 @@ def _answer(connection: Connection, app: ClientApp | None, problem: str | None) 
     contents = {object_id: connection.recv_bytes() for object_id in header["objects"]}
     context = context_from_proto(ContextProto.FromString(context_bytes))
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, context.run_id, context.node_id
-    message = inflate_object_from_contents(header["message"], contents)
-    assert isinstance(message, Message)
-    message.metadata.__dict__["_message_id"] = header["message"]
-    reply = _reply(message, context, app, problem)
+    reply = _reply(message_of(header["message"], contents), context, app, problem)
     for frame in frames_of(reply):
         connection.send_bytes(frame)
     connection.send_bytes(context_to_proto(context).SerializeToString())
@@ -177,38 +135,3 @@ def _reply(message: Message, context: Context, app: ClientApp | None, problem: s
             traceback.print_exc()
         reason = f"{type(error)}:<'{error}'>"
         return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
-
-
-def frames_of(reply: Message) -> list[bytes]:
-    """A header with the names of its objects, the message without them, how they hang together, and each of them."""
-    reply.metadata.__dict__["_message_id"] = reply.object_id
-    with no_object_id_recompute():
-        tree = get_object_tree(reply)
-        objects = {object_id: item.deflate() for object_id, item in get_all_nested_objects(reply).items()}
-    bare = message_to_proto(remove_content_from_message(reply)).SerializeToString()
-    return [json.dumps(list(objects)).encode(), bare, tree.SerializeToString(), *objects.values()]
-
-
-def serve_forks(control: socket.socket) -> str:
-    """The parent's work: a new process for every run that the node asks for. Returns what the node said at its end."""
-    runs: set[int] = set()
-    try:
-        while True:
-            data, descriptors, _, _ = socket.recv_fds(control, 65536, 1)
-            runs = {pid for pid in runs if os.waitpid(pid, os.WNOHANG)[0] == 0}
-            if not descriptors:
-                return data.decode()
-            handed = socket.socket(fileno=descriptors[0])
-            runs.add(fork(lambda: _leave(control, handed)))  # noqa: B023 - runs before the next
-            handed.close()
-    finally:
-        for pid in runs:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-
-
-def _leave(parent: socket.socket, control: socket.socket) -> NoReturn:
-    parent.close()
-    serve_run(control)
-    raise SystemExit(0)

@@ -1,7 +1,7 @@
 """The SuperLink as a client sees it: Flower's Fleet API, over gRPC with TLS, with the client's own key.
 
 This is what Flower's SuperNode says, without its Runtime API, its executor and its pauses of seconds. All that is not public
-in Flower is imported here and in client/answer.py; where it is not as expected, `coterie client` starts Flower's own programs.
+in Flower is imported here and in client/frames.py; where it is not as expected, `coterie client` starts Flower's own programs.
 """
 
 import contextlib

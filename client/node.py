@@ -6,14 +6,13 @@ there is none.
 """
 
 import contextlib
-import itertools
 import json
 import os
 import signal
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,13 +29,13 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.run import Run
 from google.protobuf.message import DecodeError
 
-from client.answer import frames_of
 from client.fleet import Fleet, KeyRefused, Lost, RunEnded
+from client.frames import frames_of, packed, unpacked
 from tasks.files import write_atomically
 
 SHORTEST_POLL, LONGEST_POLL = 0.05, 2.0  # seconds between questions for work
 POLL_SHARE = 0.2  # of the time since the last message: who worked just now is asked again soon
-IDLE_SECONDS = 120.0  # then the process of the last run is ended, and its memory is free
+IDLE_SECONDS = 300.0  # then the process of the last run is ended, and its memory is free
 REMEMBERED_RUNS = 8  # whose context is kept
 
 STOPPED, REFUSED, LOST, BROKEN = "stopped", "refused", "lost", "broken"  # how a node ends
@@ -151,7 +150,7 @@ class ClientNode:
         if self.message_file.exists():
             with contextlib.suppress(RunEnded, Lost, DecodeError, ValueError):
                 message = message_from_proto(MessageProto.FromString(self.message_file.read_bytes()))
-                frames = _unpacked(self.reply_file.read_bytes()) if self.reply_file.exists() else []
+                frames = unpacked(self.reply_file.read_bytes()) if self.reply_file.exists() else []
                 self._send(frames or _error(message, "the client was restarted while it worked on this message"), 0.0)
         self._forget()
 
@@ -173,7 +172,7 @@ class ClientNode:
             else:
                 frames = _error(message, reason)
             with contextlib.suppress(OSError):
-                self.reply_file.write_bytes(_packed(frames))
+                self.reply_file.write_bytes(packed(frames))
             seconds = time.monotonic() - started
             self._send(frames, seconds)
         except RunEnded as error:
@@ -198,20 +197,6 @@ class ClientNode:
                 self.runs.popitem(last=False)
         self.runs.move_to_end(run_id)
         return self.runs[run_id]
-
-
-def _packed(frames: Sequence[bytes]) -> bytes:
-    return b"".join([json.dumps([len(frame) for frame in frames]).encode() + b"\n", *frames])
-
-
-def _unpacked(data: bytes) -> list[bytes]:
-    """Empty if it was not written to its end."""
-    head, _, body = data.partition(b"\n")
-    lengths = json.loads(head)
-    ends = list(itertools.accumulate(lengths))
-    if not ends or ends[-1] != len(body):
-        return []
-    return [body[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 def _error(message: Message, reason: str) -> list[bytes]:

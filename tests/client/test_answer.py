@@ -18,13 +18,14 @@ from flwr.cli.build import build_fab_from_files
 from flwr.common.serde import context_to_proto, message_from_proto
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.supercore.fab import Fab
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 
 from cli.control import bundle
-from client.answer import fork, frames_of, is_installed_code, serve_forks
+from client.answer import is_installed_code
 from client.app import app
-from client.node import Answers, KnownRun, _packed, _unpacked
+from client.forks import fork, serve_forks
+from client.frames import frames_of, message_of, packed, unpacked
+from client.node import Answers, KnownRun
 from server.app import checked_config, initial_layout
 from wire.config import RunConfig, split_sections
 from wire.messages import HELLO, MODEL, ORDER, TrainOrder, pack, unpack
@@ -85,9 +86,7 @@ def ask(answers: Answers, known: KnownRun, message: Message) -> tuple[Message | 
     names, bare, _, *objects = frames
     contents = dict(zip(json.loads(names), objects, strict=True))
     identifier = message_from_proto(MessageProto.FromString(bare)).metadata.message_id
-    reply = inflate_object_from_contents(identifier, contents)
-    assert isinstance(reply, Message)
-    return reply, reason
+    return message_of(identifier, contents), reason
 
 
 def with_code(change: Callable[[dict[str, bytes]], None]) -> bytes:
@@ -264,8 +263,8 @@ def _children(pid: int) -> list[int]:
 
 def test_frames_are_read_back_whole_or_not_at_all() -> None:
     frames = [b"", b"a\nb", bytes(1000)]
-    data = _packed(frames)
-    assert _unpacked(data) == frames
-    assert _unpacked(data[:-1]) == []
+    data = packed(frames)
+    assert unpacked(data) == frames
+    assert unpacked(data[:-1]) == []
     with pytest.raises(ValueError):
-        _unpacked(b"")
+        unpacked(b"")
