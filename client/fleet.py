@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -39,6 +40,7 @@ from flwr.supercore.run import Run
 CALL_SECONDS = 60.0
 AWAY_SECONDS = 600.0  # how long the server may be away before a call is given up
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+PULSE_SECONDS = 2.0  # between two signs of life
 AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
@@ -56,9 +58,15 @@ class Lost(Exception):
 
 class Fleet:
     def __init__(
-        self, server: str, authority: bytes, key: ec.EllipticCurvePrivateKey, say: Callable[[str], None]
+        self,
+        server: str,
+        authority: bytes,
+        key: ec.EllipticCurvePrivateKey,
+        say: Callable[[str], None],
+        pulse: Path,
     ) -> None:
         self.server, self.say = server, say
+        self.pulse, self.last_pulse = pulse, -PULSE_SECONDS
         self.public_key = public_key_to_bytes(key.public_key())
         interceptors = [
             RuntimeVersionClientInterceptor(component_name="SuperNode"),
@@ -94,6 +102,14 @@ class Fleet:
         while not self.ended.wait(HEARTBEAT_DEFAULT_INTERVAL / 2):
             with contextlib.suppress(grpc.RpcError):  # the next call of the main thread finds out
                 self.stub.SendNodeHeartbeat(request, timeout=CALL_SECONDS)
+                self.heard()
+
+    def heard(self) -> None:
+        """Leave a sign for whoever watches this client: its connection works."""
+        if self.node.node_id and time.monotonic() - self.last_pulse > PULSE_SECONDS:
+            self.last_pulse = time.monotonic()
+            with contextlib.suppress(OSError):
+                self.pulse.touch()
 
     def receive(self) -> tuple[Message, ObjectTree] | None:
         """The next message, without its content, and what that consists of."""
@@ -174,6 +190,7 @@ class Fleet:
                 continue
             if told:
                 self.say(f"the server {self.server} answers again")
+            self.heard()
             return response
 
 

@@ -221,7 +221,7 @@ def run_node(
 
     signal.signal(signal.SIGTERM, stop)
     private = load_ssh_private_key(key.read_bytes(), password=None)
-    fleet = Fleet(server, authority.read_bytes(), private, say)  # type: ignore[arg-type]
+    fleet = Fleet(server, authority.read_bytes(), private, say, home / "connected")  # type: ignore[arg-type]
     end = STOPPED
     try:
         ClientNode(fleet, Answers(parent, any_code), node_config, home).serve()
