@@ -37,7 +37,7 @@ from flwr.supercore.interceptors import RuntimeVersionClientInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import Run
 
-CALL_SECONDS = 60.0
+CALL_SECONDS = 120.0  # enough for one object, at most 5 MB, over a slow line
 AWAY_SECONDS = 600.0  # how long the server may be away before a call is given up
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 PULSE_SECONDS = 2.0  # between two signs of life

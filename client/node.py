@@ -41,6 +41,10 @@ REMEMBERED_RUNS = 8  # whose context is kept
 STOPPED, REFUSED, LOST, BROKEN = "stopped", "refused", "lost", "broken"  # how a node ends
 
 
+class BadBundle(Exception):
+    """What the server sent as the run's code is not a bundle."""
+
+
 @dataclass
 class KnownRun:
     run: Run
@@ -79,7 +83,7 @@ class Answers:
         self, connection: Connection, known: KnownRun, message_id: str, contents: Mapping[str, bytes]
     ) -> list[bytes]:
         header = {"message": message_id, "objects": list(contents)}
-        with contextlib.closing(connection), contextlib.suppress(OSError, EOFError):
+        with contextlib.closing(connection), contextlib.suppress(OSError, EOFError, ValueError, TypeError):
             for frame in (json.dumps(header).encode(), known.context, *contents.values()):
                 connection.send_bytes(frame)
             first = connection.recv_bytes()
@@ -126,8 +130,8 @@ class ClientNode:
 
     def serve(self) -> None:
         """Until an exception ends it."""
-        last = int(self.id_file.read_text()) if self.id_file.exists() else 0
-        node_id = self.fleet.activate(last)
+        last = self.id_file.read_text() if self.id_file.exists() else ""
+        node_id = self.fleet.activate(int(last) if last.isdecimal() else 0)
         write_atomically(self.id_file, str(node_id).encode())
         self.fleet.say(f"connected to {self.fleet.server}")
         self._make_up()
@@ -176,8 +180,11 @@ class ClientNode:
                 self.reply_file.write_bytes(packed(frames))
             seconds = time.monotonic() - started
             self._send(frames, seconds)
+        except BadBundle as error:
+            reason, seconds = f"the run's bundle cannot be read: {error}", 0.0
+            self._send(_error(message, reason), seconds)
         except RunEnded as error:
-            reason = str(error)
+            reason = f"the run is over ({error})"
         self._forget()
         self.fleet.say(f"round {about.group_id}, {about.message_type}: {reason or f'{seconds:.1f} s'}")
 
@@ -191,7 +198,10 @@ class ClientNode:
     def _known(self, run_id: int) -> KnownRun:
         if run_id not in self.runs:
             run, fab = self.fleet.run(run_id)
-            config = get_fused_config_from_fab(fab.content, run)
+            try:
+                config = get_fused_config_from_fab(fab.content, run)
+            except Exception as error:  # it is a stranger's file, and may be anything
+                raise BadBundle(f"{type(error).__name__}: {error}") from None
             context = Context(run_id, self.node_id, self.node_config, RecordDict(), config, series_id=run.series_id)
             self.runs[run_id] = KnownRun(run, fab, context_to_proto(context).SerializeToString())
             if len(self.runs) > REMEMBERED_RUNS:
@@ -227,7 +237,7 @@ def run_node(
         ClientNode(fleet, Answers(parent, any_code), node_config, home).serve()
     except KeyRefused as error:
         end = f"{REFUSED} {error}"
-    except Lost as error:
+    except (Lost, OSError) as error:
         end = f"{LOST} {error}"
     except Exception as error:
         end = f"{BROKEN} {type(error).__name__}: {error}"
