@@ -97,6 +97,11 @@ class Method(Strategy):
         """What the method found out about pairs of clients: name -> (clients, a value for each pair)."""
         return {}
 
+    def grouping(self) -> dict[str, Any]:
+        """Who should train together: `coalitions` (name -> members), `mixing` (client -> model -> share), and `vectors`, where
+        each client stands; {} for a method without coalitions."""
+        return {}
+
     def judgement(self) -> dict[str, Any]:
         """Whom the method found out to do harm: `suspects`, and what they were judged by; {} for a method that judges nobody."""
         return {}
