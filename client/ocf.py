@@ -55,13 +55,14 @@ def train(me: Participant, order: CoalitionOrder, records: RecordDict) -> Record
 
 
 def own_model(me: Participant, order: CoalitionOrder, records: RecordDict, network: Network) -> Parts:
-    """What the server sent, because this client failed before; else what it kept; at first the initial model."""
-    if sent := received_parts(records, network):
-        return sent
+    """What this client kept; if that is gone, what the server sent in its place; at first the initial model."""
     kept = me.store.recall(OWN, order.round)
-    if order.continues and (kept is None or kept.round < order.continues):
+    if kept is not None and kept.round >= order.continues:
+        return kept.arrays
+    sent = received_parts(records, network)
+    if order.continues and not sent:
         raise Refused(f"the model that this client trained in round {order.continues} is not here: send it")
-    return kept.arrays if kept else {}
+    return sent
 
 
 def estimate(me: Participant, order: CoalitionOrder) -> RecordDict:

@@ -127,7 +127,7 @@ class Judgement(_Record):
 class CoalitionOrder(_Record):
     """Train the own model, and the `rows` models of the client's coalitions that came along (pFedOCF).
 
-    The own model is what the client kept in round `continues`, or what was sent, or, with neither, the initial one. With
+    The own model is what the client kept in round `continues` or later, else what was sent; at first the initial one. With
     `upload_own` it is sent back, before the others. With `estimate` it is found by least squares instead.
     """
 
