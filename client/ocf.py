@@ -19,9 +19,10 @@ from client.store import OWN
 from client.training import train_and_upload
 from tasks.models import WEIGHTS, Network
 from tasks.training import Samples, evaluate
-from wire.checks import Refused, checked_array
+from wire.arrays import Parts
+from wire.checks import Refused, checked_parts
 from wire.config import ConfigError
-from wire.messages import OTHERS, CoalitionOrder, MixOrder, Parts, TrainOrder, reply
+from wire.messages import OTHERS, CoalitionOrder, MixOrder, TrainOrder, reply
 
 WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
 
@@ -139,11 +140,7 @@ def received_rows(records: RecordDict, network: Network, rows: int) -> list[Part
     """The models that the server sent, checked."""
     if not rows:
         return []
-    sent = records.array_records.get(OTHERS, ArrayRecord())
-    arrays = {
-        part: checked_array(part, sent, np.empty((rows, like.size), like.dtype))
-        for part, like in network.dump().items()
-    }
+    arrays = checked_parts(records.array_records.get(OTHERS, ArrayRecord()), network.like(rows=rows))
     if "buffers" in arrays and (arrays["buffers"][:, network.variances()] < 0).any():
         raise Refused("buffers: a running variance is negative")
     return [{part: array[i] for part, array in arrays.items()} for i in range(rows)]

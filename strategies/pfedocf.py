@@ -26,6 +26,7 @@ from strategies.coalition_game import MIXED, Nearest, OCFSettings, Played, estim
 from strategies.fedavg import average, sample_weights
 from strategies.federation import RunFailed, name_order
 from tasks.models import STATISTICS, WEIGHTS
+from wire.arrays import Parts, pack
 from wire.checks import Refused, Update, check_errors, check_mixture, check_update, rows_of
 from wire.config import ConfigError
 from wire.messages import (
@@ -37,9 +38,7 @@ from wire.messages import (
     CoalitionOrder,
     EvaluateOrder,
     MixOrder,
-    Parts,
     content,
-    pack,
 )
 
 

@@ -15,8 +15,9 @@ from strategies.federation import RunFailed
 from strategies.pfedocf import PFedOCF
 from tasks.models import build_network
 from tasks.training import evaluate
+from wire.arrays import pack, unpack
 from wire.config import ConfigError, RunConfig, split_sections
-from wire.messages import METRICS, MODEL, OTHERS, pack, unpack
+from wire.messages import METRICS, MODEL, OTHERS
 
 LINEAR = {"strategy": "pfedocf", "task": "linear", "num-clients": 6, "partition": "natural", "input-shape": "4"}
 LINEAR |= {"linear-groups": 2, "linear-deviation": 0.05, "linear-samples": "20-60"}
