@@ -77,7 +77,9 @@ def test_every_part_is_confined_and_only_clients_can_be_let_in_from_outside(make
 
 def test_gpus_are_reserved_for_clients_alone_and_a_pi_is_small(make_compose):
     services = config_of(make_compose("docker/gpu.yaml"))["services"]
-    devices = {name: s["deploy"]["resources"]["reservations"]["devices"] for name, s in services.items() if "deploy" in s}
+    devices = {
+        name: s["deploy"]["resources"]["reservations"]["devices"] for name, s in services.items() if "deploy" in s
+    }
     assert set(devices) == {"client"} and devices["client"][0]["capabilities"] == ["gpu"]
     assert services["client"]["command"] == ["--device", "cuda"]
     assert {service["image"] for service in services.values()} == {"coterie-gpu"}
