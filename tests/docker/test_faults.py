@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]  # the first one builds the image
 
 TIMEOUT = 20  # seconds that a round waits in these tests
 # Long enough to be hurt, and stopped at the end of a test.

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]  # the first one builds the image
 
 IDLE, TRAINING = 250e6, 600e6  # bytes at most
 UNITS = {"B": 1, "kB": 1e3, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
