@@ -4,7 +4,7 @@ It checks the server's certificate, connects with its key, answers messages, and
 lost or the server restarts. What it keeps is in one directory (`--state`): its own model parts and its personal model.
 """
 
-import fcntl
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +27,7 @@ class Device:
     authority: Path
     state: Path
     node_config: dict[str, Value]
+    any_code: bool = True  # else only what is installed here
 
     @property
     def name(self) -> str:
@@ -59,16 +60,26 @@ def find_key(text: str) -> tuple[Path, IO[bytes]]:
             raise ConfigError(
                 f"key = {text!r}: cannot be read ({error.strerror}); make one with `coterie keys`, and copy it here"
             ) from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            continue
-        return candidate, file
+        if _lock(file):
+            return candidate, file
+        file.close()
     raise ConfigError(
         f"key = {text!r}: {'every key there' if path.is_dir() else 'it'} is used by another client on this machine; "
         "every client needs a key of its own (`coterie keys`)"
     )
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """As long as the file is open, nobody else on this machine gets it."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def device(options: dict[str, Any], key: Path) -> Device:
@@ -87,7 +98,7 @@ def device(options: dict[str, Any], key: Path) -> Device:
     authority = Path(given).expanduser().absolute() if given else _authority_beside(key)
     for path in (state, state / "flower"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Device(str(options["server"]), key, authority, state, node)
+    return Device(str(options["server"]), key, authority, state, node, not options["installed_code_only"])
 
 
 def whose_data(options: dict[str, Any], name: str) -> dict[str, Value]:
@@ -164,6 +175,11 @@ def command(**more: Any) -> TyperCommand:
             _option("state", "What it keeps: its state and its personal model. Default: clients/NAME.", metavar="DIR"),
             _option("device", "cpu, cuda, cuda:1 or mps on this machine. Default: the run's.", metavar="TEXT"),
             _option("threads", "Threads on this machine. Default: the run's.", type=click.IntRange(min=1), metavar="N"),
+            TyperOption(
+                param_decls=["--installed-code-only"],
+                is_flag=True,
+                help="Refuse runs whose code is not what is installed here. Default: run what the server sends.",
+            ),
         ],
         help="""Take part in a federation, as one device, until stopped.
 

@@ -10,6 +10,8 @@ those whose public keys are in `clients/` of the keys directory, and the server 
 """
 
 import contextlib
+import os
+import shutil
 import signal
 import sys
 import time
@@ -26,11 +28,13 @@ from cli.alone import run_alone
 from cli.control import Control, read_public_key
 from cli.flower import environment, executor_command, superlink_command
 from cli.processes import Processes, last_words, must_be_free
+from strategies.federation import RunFailed
 from wire.config import ConfigError
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 2.0
 START_SECONDS = 60.0
-LARGEST_LOG = 20 * 2**20  # bytes; a larger one is put aside at the start
+MOST_RESTARTS, RESTART_SECONDS = 5, 120.0  # so many in so short a time: it will not get better
+LARGEST_LOG = 20 * 2**20  # bytes; then it is put aside as .log.1
 WARN_DAYS = 30
 EVERYWHERE = ("0.0.0.0", "::")
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -94,6 +98,7 @@ class Server:
         here = f"{'127.0.0.1' if control_host in EVERYWHERE else _bracketed(control_host)}:{control_port}"
         self.control = Control(here, keys / "ca.crt")
         self.members = Members(keys / "clients")
+        self.restarts: list[float] = []
         self.commands = {
             "superlink": superlink_command(keys, control_host, control_port, fleet, home / "state.db"),
             **({"executor": executor_command(keys, here)} if executor else {}),
@@ -111,19 +116,23 @@ class Server:
             time.sleep(LOOK_SECONDS)
 
     def _revive(self) -> None:
-        for name, process in self.processes.running.items():
-            if process.poll() is not None:
-                log = self.processes.log_of(name)
-                say(
-                    f"{name} ended with code {process.returncode} ({last_words(log)}); starting it again. Its log is {log}"
-                )
-                self._start(name)
-                return
+        """Start again what has ended, if that helps."""
+        for name, process in list(self.processes.running.items()):
+            log = self.processes.log_of(name)
+            if log.stat().st_size > LARGEST_LOG:
+                shutil.copyfile(log, log.with_suffix(".log.1"))
+                os.truncate(log, 0)
+            if process.poll() is None:
+                continue
+            said = f"{name} ended with code {process.returncode} ({last_words(log)}). Its log is {log}"
+            self.restarts = [then for then in self.restarts if time.monotonic() - then < RESTART_SECONDS]
+            if len(self.restarts) == MOST_RESTARTS:
+                raise RunFailed(f"{said}. It was started again {MOST_RESTARTS} times, and it did not help")
+            self.restarts.append(time.monotonic())
+            say(f"{said}; starting it again")
+            self._start(name)
 
     def _start(self, name: str) -> None:
-        log = self.processes.log_of(name)
-        if log.exists() and log.stat().st_size > LARGEST_LOG:
-            log.rename(log.with_suffix(".log.1"))
         self.processes.start(name, self.commands[name], environment(self.home / "flower"), self.home)
 
 
@@ -144,14 +153,20 @@ class Members:
             if key in revoked and key not in there:
                 self._tell_once(f"{path}: was revoked once and stays so; make {path.stem} a new key")
             elif key not in there:
-                control.register(path)
-                say(f"client {path.stem}: registered")
+                self._register(path, control)
         for key, node in there.items():
             if key not in wanted:
                 control.unregister(node.node_id)
                 say(f"client {node.name}: its key is not in {self.directory} any more; refused from now on")
             else:
                 self._tell_status(node)
+
+    def _register(self, path: Path, control: Control) -> None:
+        try:
+            control.register(path)
+            say(f"client {path.stem}: registered")
+        except httpx.HTTPStatusError as error:
+            self._tell_once(f"{path}: cannot be registered ({error.response.text}); make a key with `coterie keys`")
 
     def _tell_status(self, node: Any) -> None:
         if node.status != self.status.get(node.name, "registered"):

@@ -37,12 +37,13 @@ def run_warm_node(device: Device) -> str:
 
     ours, theirs = socket.socketpair()
 
-    def node() -> None:
+    def serve() -> None:
         ours.close()
         home = device.state / "flower"
-        run_node(theirs, device.server, device.authority, device.key, device.node_config, home, say)
+        node = dict(device.node_config)
+        run_node(theirs, device.server, device.authority, device.key, node, home, device.any_code, say)
 
-    pid = fork(node)
+    pid = fork(serve)
     theirs.close()
     try:
         return serve_forks(ours)

@@ -65,6 +65,8 @@ def _load(bundle: bytes, setup: dict[str, Any]) -> tuple[ClientApp | None, str |
     try:
         if is_installed_code(bundle):
             return importlib.import_module("client.app").app, None
+        if not setup["any-code"]:
+            return None, "this client runs only the code that is installed on it, and the run brings other code"
         return _load_bundle(bundle, setup), None
     except Exception as error:
         traceback.print_exc()

@@ -5,6 +5,7 @@ in Flower is imported here and in client/frames.py; where it is not as expected,
 """
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ from flwr.supercore.interceptors import RuntimeVersionClientInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import Run
 
-CALL_SECONDS = 60.0
+CALL_SECONDS = 120.0  # enough for one object, at most 5 MB, over a slow line
 AWAY_SECONDS = 600.0  # how long the server may be away before a call is given up
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 PULSE_SECONDS = 2.0  # between two signs of life
@@ -174,7 +175,7 @@ class Fleet:
             try:
                 response = method(request, timeout=CALL_SECONDS)
             except grpc.RpcError as error:
-                code, details = error.code(), str(error.details())
+                code, details = error.code(), _in_words(str(error.details()))
                 if code is grpc.StatusCode.UNAUTHENTICATED:
                     raise KeyRefused(details) from None
                 if code is grpc.StatusCode.PERMISSION_DENIED:
@@ -191,3 +192,11 @@ class Fleet:
                 self.say(f"the server {self.server} answers again")
             self.heard()
             return response
+
+
+def _in_words(details: str) -> str:
+    """Flower's errors are JSON with a sentence in it."""
+    try:
+        return str(json.loads(details)["public_message"])
+    except (ValueError, KeyError, TypeError):
+        return details

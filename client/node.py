@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,12 +33,16 @@ from client.fleet import Fleet, KeyRefused, Lost, RunEnded
 from client.frames import frames_of, packed, unpacked
 from tasks.files import write_atomically
 
-SHORTEST_POLL, LONGEST_POLL = 0.05, 2.0  # seconds between questions for work
-POLL_SHARE = 0.2  # of the time since the last message: who worked just now is asked again soon
+SHORTEST_POLL, LONGEST_POLL = 0.1, 3.0  # seconds between questions for work
+POLL_SHARE = 0.3  # of the time since the last message: who worked just now is asked again soon
 IDLE_SECONDS = 300.0  # then the process of the last run is ended, and its memory is free
 REMEMBERED_RUNS = 8  # whose context is kept
 
 STOPPED, REFUSED, LOST, BROKEN = "stopped", "refused", "lost", "broken"  # how a node ends
+
+
+class BadBundle(Exception):
+    """What the server sent as the run's code is not a bundle."""
 
 
 @dataclass
@@ -51,8 +55,8 @@ class KnownRun:
 class Answers:
     """The process of the run that is going on, which is asked for answers."""
 
-    def __init__(self, parent: socket.socket) -> None:
-        self.parent = parent
+    def __init__(self, parent: socket.socket, any_code: bool = True) -> None:
+        self.parent, self.any_code = parent, any_code
         self.control: socket.socket | None = None
         self.told: Connection | None = None
         self.run_id = 0
@@ -79,7 +83,7 @@ class Answers:
         self, connection: Connection, known: KnownRun, message_id: str, contents: Mapping[str, bytes]
     ) -> list[bytes]:
         header = {"message": message_id, "objects": list(contents)}
-        with contextlib.closing(connection), contextlib.suppress(OSError, EOFError):
+        with contextlib.closing(connection), contextlib.suppress(OSError, EOFError, ValueError, TypeError):
             for frame in (json.dumps(header).encode(), known.context, *contents.values()):
                 connection.send_bytes(frame)
             first = connection.recv_bytes()
@@ -98,6 +102,7 @@ class Answers:
             "fab-version": known.run.fab_version,
             "fab-hash": known.fab.hash_str,
             "context": known.context.hex(),
+            "any-code": self.any_code,
             "warm": not self.died,  # else it may have died of that
         }
         self.told.send_bytes(json.dumps(setup).encode())
@@ -125,8 +130,8 @@ class ClientNode:
 
     def serve(self) -> None:
         """Until an exception ends it."""
-        last = int(self.id_file.read_text()) if self.id_file.exists() else 0
-        node_id = self.fleet.activate(last)
+        last = self.id_file.read_text() if self.id_file.exists() else ""
+        node_id = self.fleet.activate(int(last) if last.isdecimal() else 0)
         write_atomically(self.id_file, str(node_id).encode())
         self.fleet.say(f"connected to {self.fleet.server}")
         self._make_up()
@@ -175,8 +180,11 @@ class ClientNode:
                 self.reply_file.write_bytes(packed(frames))
             seconds = time.monotonic() - started
             self._send(frames, seconds)
+        except BadBundle as error:
+            reason, seconds = f"the run's bundle cannot be read: {error}", 0.0
+            self._send(_error(message, reason), seconds)
         except RunEnded as error:
-            reason = str(error)
+            reason = f"the run is over ({error})"
         self._forget()
         self.fleet.say(f"round {about.group_id}, {about.message_type}: {reason or f'{seconds:.1f} s'}")
 
@@ -190,7 +198,10 @@ class ClientNode:
     def _known(self, run_id: int) -> KnownRun:
         if run_id not in self.runs:
             run, fab = self.fleet.run(run_id)
-            config = get_fused_config_from_fab(fab.content, run)
+            try:
+                config = get_fused_config_from_fab(fab.content, run)
+            except Exception as error:  # it is a stranger's file, and may be anything
+                raise BadBundle(f"{type(error).__name__}: {error}") from None
             context = Context(run_id, self.node_id, self.node_config, RecordDict(), config, series_id=run.series_id)
             self.runs[run_id] = KnownRun(run, fab, context_to_proto(context).SerializeToString())
             if len(self.runs) > REMEMBERED_RUNS:
@@ -204,7 +215,14 @@ def _error(message: Message, reason: str) -> list[bytes]:
 
 
 def run_node(
-    parent: socket.socket, server: str, authority: Path, key: Path, node_config: Mapping[str, Any], home: Path, say: Any
+    parent: socket.socket,
+    server: str,
+    authority: Path,
+    key: Path,
+    node_config: Mapping[str, Any],
+    home: Path,
+    any_code: bool,
+    say: Callable[[str], None],
 ) -> None:
     """The process of the node, from its start to its end; tells the parent how it ended."""
 
@@ -216,10 +234,10 @@ def run_node(
     fleet = Fleet(server, authority.read_bytes(), private, say, home / "connected")  # type: ignore[arg-type]
     end = STOPPED
     try:
-        ClientNode(fleet, Answers(parent), node_config, home).serve()
+        ClientNode(fleet, Answers(parent, any_code), node_config, home).serve()
     except KeyRefused as error:
         end = f"{REFUSED} {error}"
-    except Lost as error:
+    except (Lost, OSError) as error:
         end = f"{LOST} {error}"
     except Exception as error:
         end = f"{BROKEN} {type(error).__name__}: {error}"

@@ -212,12 +212,32 @@ def test_a_crash_in_training_does_not_end_the_client(own_site: Site) -> None:
     mended = own_site.start_client("1", "--data", str(script), log="own.log")
     box.wait_for("connected to", "own.log", mended)
     trap.touch()
-    done = own_site.submit("--num-clients", "2", "--num-server-rounds", "1", "--join-timeout", "10")
+    done = own_site.submit("--num-clients", "2", "--num-server-rounds", "1")
     assert done.returncode == 2 and "SIGSEGV" in done.stderr, done.stderr
     trap.unlink()
     done = own_site.submit("--num-clients", "2", "--num-server-rounds", "1")
     assert done.returncode == 0, done.stderr
     assert mended.poll() is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_memory_does_not_grow_over_200_messages(sandbox: Any) -> None:
+    site = Site(sandbox, clients=1).start()
+    options = site.submit_options("--num-server-rounds", "100", "--labels-per-client", "10", "--run-dir", "run")
+    run = sandbox.start_coterie(*options, log="submit.log")
+    sizes = []
+    for server_round in (25, 100):
+        sandbox.wait_for(f"round {server_round}/100:", "submit.log", run, timeout=1500)
+        sizes.append([resident(pid) for pid in pids_of(site.processes["0"].pid)[:3]])  # parent, node, run
+    assert run.wait(timeout=60) == 0, sandbox.read("submit.log")
+    assert sandbox.read("0.log").count(" s\n") >= 200
+    for before, after in zip(*sizes, strict=True):
+        assert after < before + 30 * 2**20
+
+
+def resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.slow
@@ -240,7 +260,7 @@ def test_a_name_belongs_to_its_key(own_site: Site) -> None:
     own_site.processes["1"].wait(timeout=30)
     thief = own_site.start_client("1", "--name", "0", "--state", "thief", log="thief.log")
     own_site.box.wait_for("connected to", "thief.log", thief)
-    done = own_site.submit("--num-clients", "2", "--num-server-rounds", "1", "--join-timeout", "5")
+    done = own_site.submit("--num-clients", "2", "--num-server-rounds", "1")
     assert done.returncode == 2
     assert re.search(r"its key is registered as '1'", done.stderr), done.stderr
 

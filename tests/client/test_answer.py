@@ -174,6 +174,19 @@ def test_other_code_is_loaded_from_its_bundle(
     assert len(str(ours)) == 12 and len(str(theirs)) == 11
 
 
+def test_a_client_may_refuse_other_code(answers: Answers, tmp_path: Path) -> None:
+    def other(files: dict[str, bytes]) -> None:
+        files["client/app.py"] = b"raise SystemExit('it was run')\n"
+
+    answers.any_code = False
+    reply, _ = ask(answers, known_run(tmp_path, with_code(other)), hello_message())
+    assert reply is not None and reply.has_error() and "only the code that is installed" in str(reply.error.reason)
+    known = known_run(tmp_path, bundle(checked_config(CONFIG)))
+    known.run.run_id = 8
+    reply, _ = ask(answers, known, hello_message())
+    assert reply is not None and reply.has_content()
+
+
 def test_a_bundle_that_cannot_be_loaded_is_an_answer_too(answers: Answers, tmp_path: Path) -> None:
     def broken(files: dict[str, bytes]) -> None:
         files["client/app.py"] = b"import nothing_of_that_name\n"
