@@ -94,10 +94,12 @@ class Run:
     """A run that was submitted to a federation of containers."""
 
     def __init__(self, compose: Compose, name: str, options: Sequence[str]) -> None:
-        self.compose, self.path = compose, compose.runs / name
-        submit = "submit --server control:8000 --root-certificates /keys/ca.crt --model linear --strategy fedper".split()
+        self.path, self.container = compose.runs / name, f"{compose.project}-{name}"
+        where = ("--server", "control:8000", "--root-certificates", "/keys/ca.crt", "--run-dir", f"runs/{name}")
+        small = ("--model", "linear", "--strategy", "fedper")
+        start = ("run", "--rm", "--no-deps", "-T", "--name", self.container, "run")
         self.process = subprocess.Popen(
-            [*compose.command, "run", "--rm", "--no-deps", "-T", "run", *submit, "--run-dir", f"runs/{name}", *options],
+            [*compose.command, *start, "submit", *where, *small, *options],
             cwd=ROOT,
             env=compose.environment,
             stdout=subprocess.PIPE,
@@ -129,6 +131,12 @@ class Run:
     def said(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.read()
+
+    def stop(self) -> None:
+        """As Ctrl-C does: the server stops it, too."""
+        docker("kill", "--signal", "INT", self.container)
+        said = self.said()
+        assert self.process.wait() == 130, said
 
     def finish(self) -> dict[str, Any]:
         """Its result; it must complete."""
