@@ -27,8 +27,9 @@ from client.forks import fork, serve_forks
 from client.frames import frames_of, message_of, packed, unpacked
 from client.node import Answers, KnownRun
 from server.app import checked_config, initial_layout
+from wire.arrays import pack, unpack
 from wire.config import RunConfig, split_sections
-from wire.messages import HELLO, MODEL, ORDER, TrainOrder, pack, unpack
+from wire.messages import HELLO, MODEL, ORDER, TrainOrder
 
 CONFIG = {"num-clients": 2, "model": "linear", "local-epochs": 1}
 
