@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 
 from client.fomo import mix
 from client.participant import Participant, received_parts
-from client.pfedsv import personalize
+from client.pfedsv import deliver, personalize
 from client.privacy import train_privately, with_noise
 from client.store import OWN
 from tasks.models import Network
@@ -17,7 +17,7 @@ from tasks.training import evaluate as evaluate_network
 from tasks.training import train as train_network
 from wire.checks import Refused
 from wire.fingerprint import fingerprint
-from wire.messages import ORDER, OTHERS, EvaluateOrder, Hello, Parts, PersonalizeOrder, TrainOrder, reply
+from wire.messages import ORDER, OTHERS, DeliverOrder, EvaluateOrder, Hello, Parts, PersonalizeOrder, TrainOrder, reply
 
 app = ClientApp()
 
@@ -53,6 +53,12 @@ def train_fomo(message: Message, context: Context) -> Message:
     if OTHERS in message.content.array_records:
         weights = mix(network, message.content.array_records[OTHERS], me.validation_samples())
     return _train_and_reply(message, me, order, network, {"weights": weights.tolist()})
+
+
+@app.train("deliver")
+def train_deliver(message: Message, context: Context) -> Message:
+    order = DeliverOrder.from_record(message.content.config_records[ORDER])
+    return Message(deliver(Participant.of(context), order, message.content), reply_to=message)
 
 
 @app.train("personalize")

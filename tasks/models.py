@@ -53,8 +53,12 @@ class Network(nn.Module):
 
     def dump(self, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Copies of the named parts (all by default; those that the network has not are left out)."""
-        wanted = self.parts if names is None else [name for name in PARTS if name in set(names) & set(self.parts)]
-        return {name: self.parts[name].detach().cpu().numpy().copy() for name in wanted}
+        return {name: value.copy() for name, value in self.views(names).items()}
+
+    def views(self, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+        """The same without copying, on a CPU: they change with the network."""
+        wanted = set(self.parts if names is None else names)
+        return {name: self.parts[name].detach().cpu().numpy() for name in PARTS if name in wanted & set(self.parts)}
 
     def load(self, parts: Mapping[str, np.ndarray]) -> None:
         """Overwrite the given parts, leave the others as they are."""

@@ -62,6 +62,11 @@ def check_evaluation(reply: Message, kinds: tuple[str, ...]) -> dict[str, float]
     return metrics
 
 
+def check_done(reply: Message) -> None:
+    """That the client did what it was told."""
+    _records(reply)
+
+
 @dataclass(frozen=True)
 class Personalized:
     """A checked reply to a `PersonalizeOrder`; all others by their pseudonyms."""

@@ -21,7 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.constant import SType
 
 HELLO, TRAIN, TRAIN_FOMO, EVALUATE = "query.hello", "train", "train.fomo", "evaluate"
-TRAIN_PERSONALIZE = "train.personalize"
+TRAIN_DELIVER, TRAIN_PERSONALIZE = "train.deliver", "train.personalize"
 ORDER, MODEL, OTHERS, METRICS = "order", "model", "others", "metrics"
 
 Parts = dict[str, np.ndarray]  # part name -> flat vector
@@ -79,6 +79,15 @@ class TrainOrder(_Record):
     keep: tuple[str, ...] = ()
     proximal_mu: float = 0.0
     continues: int = 0
+
+
+@dataclass(frozen=True)
+class DeliverOrder(_Record):
+    """Keep a model of another client, the only row of what came along, until the `PersonalizeOrder` that names it (pFedSV)."""
+
+    name: str  # its pseudonym
+    version: int
+    parts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
