@@ -6,6 +6,7 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client.coalition import fill
 from client.fomo import mix
 from client.participant import Participant, received_parts
 from client.pfedsv import deliver, personalize
@@ -36,10 +37,10 @@ def train(message: Message, context: Context) -> Message:
     me = Participant.of(context)
     order = TrainOrder.from_record(message.content.config_records[ORDER])
     network = me.network()
-    kept = me.store.recall(OWN, order.round)
+    kept = me.store.find(OWN, order.round)
     if order.continues and (kept is None or kept.round != order.continues):
         raise Refused(f"what this client kept in round {order.continues} is not here: send the whole model")
-    network.load((kept.arrays if kept else {}) | received_parts(message.content, network))
+    fill(network, {**(kept.arrays if kept else {}), **received_parts(message.content, network)})
     return _train_and_reply(message, me, order, network, {})
 
 
@@ -80,7 +81,7 @@ def _train_and_reply(
             network.load(me.network().dump())
     done, spent = local_training(me, order, network, samples)
     if order.keep:
-        me.store.keep(order.round, network.dump(order.keep))
+        me.store.keep(order.round, network.views(order.keep))
     upload = network.dump(order.upload)
     if me.privacy.mode == "weights":
         upload = with_noise(me, upload, order.round)
@@ -117,11 +118,10 @@ def evaluate(message: Message, context: Context) -> Message:
     me = Participant.of(context)
     order = EvaluateOrder.from_record(message.content.config_records[ORDER])
     network = me.network()
-    received = received_parts(message.content, network)
-    own = me.store.own_parts(order.round + 1)
+    kept = me.store.find(OWN, order.round + 1)
+    fill(network, {**(kept.arrays if kept else {}), **received_parts(message.content, network)})
     samples = me.test_samples()
     metrics: dict[str, float] = {"num-samples": len(samples)}
-    network.load(own | received)
     if len(samples) and "global" in order.kinds:
         metrics |= _prefixed("global", evaluate_network(network, samples))
     if "personal" in order.kinds:

@@ -22,6 +22,8 @@ from wire.messages import MODEL, Parts
 from wire.privacy import PrivacySettings
 from wire.randomness import derive_seed, generator
 
+LARGE = 32 * 2**20  # bytes of a model from which on no second copy of it is kept
+
 
 @dataclass(frozen=True)
 class Participant:
@@ -66,10 +68,12 @@ class Participant:
         c, spec = self.config, self.spec
         model = model_name(spec, c.model)
         group_norm = self.privacy.mode == "dp-sgd"
-        network, initial = _initial_network(
-            model, spec.input_shape, spec.num_outputs, c.seed, c.buffers, group_norm, self.device
-        )
-        network.load(initial)
+        settings = (model, spec.input_shape, spec.num_outputs, c.seed, c.buffers, group_norm, self.device)
+        network, initial = _initial_network(*settings)
+        if initial is None:
+            _initial_network.cache_clear()
+        else:
+            network.load(initial)
         return network
 
     def attack(self) -> Attack | None:
@@ -116,7 +120,7 @@ class Participant:
 def received_parts(records: RecordDict, network: Network) -> Parts:
     """The model parts that the server sent, checked: a client trusts the server no more than the server its clients."""
     model = records.array_records.get(MODEL, ArrayRecord())
-    like = network.dump(model.keys())
+    like = network.views(model.keys())
     if set(model) - set(like):
         raise Refused(f"the server sent unknown parts {sorted(set(model) - set(like))}")
     return {part: checked_array(part, model, like[part]) for part in model}
@@ -131,7 +135,8 @@ def _initial_network(
     buffers: str,
     group_norm: bool,
     device: str,
-) -> tuple[Network, Parts]:
+) -> tuple[Network, Parts | None]:
+    """A network to use again, and what to load into it for that; None for a large one, which is rather built again."""
     network = build_network(
         model,
         input_shape,
@@ -141,7 +146,8 @@ def _initial_network(
         group_norm=group_norm,
         device=device,
     )
-    return network, network.dump()
+    large = sum(part.nbytes for part in network.parts.values()) > LARGE
+    return network, None if large else network.dump()
 
 
 def client_name(context: Context) -> str:

@@ -92,6 +92,15 @@ class Federated:
         """The model parts that each client sent after training in a round."""
         return _parts_of(self.grid.answered, server_round, "train")
 
+    def exchanges(self, server_round: int, kind: str = "train.personalize") -> dict[str, tuple[Message, Message]]:
+        """Client -> (asked, answered), of one kind of message in a round."""
+        pairs = zip(self.grid.sent, self.grid.answered, strict=True)
+        return {
+            name: (asked, answered)
+            for (name, asked), (_, answered) in pairs
+            if asked.metadata.message_type == kind and asked.metadata.group_id == str(server_round)
+        }
+
     def personal(self, client: str) -> dict[str, np.ndarray]:
         return load_file(self.path / "models" / f"{client}.safetensors")
 
