@@ -46,6 +46,7 @@ from strategies.pfedsv import ONE_MESSAGE
 from tasks.datasets import load_dataset
 from tasks.models import WEIGHTS, Network, build_network
 from tasks.training import Samples, Sgd, train
+from wire.config import Value
 from wire.messages import OTHERS, DeliverOrder, Parts, PersonalizeOrder, TrainOrder, content, pack
 
 MEMBERS, IMAGES, K = 6, 2000, 5
@@ -122,7 +123,14 @@ def reset_peak() -> int:
 
 def a_client(data: str, task: str, model: str, shared: bool, state: str) -> tuple[Context, Participant]:
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-    values = {"strategy": "pfedsv", "task": task, "model": model, "data-root": data, "num-clients": 10}
+    values: dict[str, Value] = {
+        "strategy": "pfedsv",
+        "task": task,
+        "model": model,
+        "data-root": data,
+        "num-clients": 10,
+    }
+    values["validation-fraction"] = 0.02  # a shorter game; tests have as many samples at a time as any game would have
     config = checked_config({**values, "pfedsv.shared-extractor": shared})
     node = {"partition-id": 0, "num-partitions": 10, "state-dir": state}
     context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=config)
@@ -130,44 +138,43 @@ def a_client(data: str, task: str, model: str, shared: bool, state: str) -> tupl
 
 
 def write_messages(data: str, task: str, model: str, shared: bool, state: str) -> None:
-    """The messages of rounds 1 and 2 as files, one for each of Flower's objects, in directories 0, 1, ..."""
+    """The messages of two rounds as files, one for each of Flower's objects, in directories 0, 1, ..."""
     network = a_client(data, task, model, shared, state)[1].network()
-    parts = ("classifier",) if shared else tuple(network.parts)
-    rest = pack(network.dump(part for part in network.parts if part not in parts)) if shared else None
+    every = tuple(network.parts)
+    parts = ("classifier",) if shared else every
+    rest = pack(network.dump(part for part in every if part not in parts)) if shared else None
     large = K * sum(value.nbytes for value in network.views(parts).values()) > ONE_MESSAGE
-    names, number = tuple(f"{i:016x}" for i in range(K)), 0
-    for server_round in (1, 2):
-        train_order = TrainOrder(server_round, ("+".join(WEIGHTS),), (1,), tuple(network.parts), tuple(network.parts))
-        told: list[tuple[str, RecordDict]] = [("train", content(train_order))]
+    models = pack(rows(network, parts, 1 if large else K))
+    names = tuple(f"{i:016x}" for i in range(K))
+    told: list[tuple[str, RecordDict]] = []
+    for server_round in (1, 2):  # the second starts from files; training is as in the first
+        order = TrainOrder(server_round, ("+".join(WEIGHTS),), (2 - server_round,), every, every)
+        told.append(("train", content(order)))
         if large:
-            told += [
-                ("train.deliver", content(DeliverOrder(name, 1, parts), **{OTHERS: pack(rows(network, parts, 1))}))
-                for name in names
-            ]
+            told += [("train.deliver", content(DeliverOrder(name, 1, parts), **{OTHERS: models})) for name in names]
         come, held = ((), names) if large else (names, ())
-        versions = [(1,) * len(models) for models in (come, held)]
-        order = PersonalizeOrder(
-            server_round, K, 0.2, parts, names, come, versions[0], held, versions[1], keep_models=False, evaluate=True
-        )
-        more = {} if large else {OTHERS: pack(rows(network, parts, K))}
-        told.append(("train.personalize", content(order, rest, **more)))
-        for kind, records in told:
-            message = Message(records, dst_node_id=1, message_type=kind, group_id=str(server_round))
-            folder = Path(state) / "messages" / str(number)
-            folder.mkdir(parents=True)
-            for name, found in get_all_nested_objects(message).items():
-                (folder / name).write_bytes(found.deflate())
-            (folder / "tree").write_bytes(get_object_tree(message).SerializeToString())
-            (folder / "kind").write_text(kind)
-            number += 1
+        ones, more = (1,) * K, {} if large else {OTHERS: models}
+        whom = (parts, names, come, ones[: len(come)], held, ones[: len(held)])
+        personal = PersonalizeOrder(server_round, K, 0.2, *whom, keep_models=False, evaluate=True)
+        told.append(("train.personalize", content(personal, rest, **more)))
+    for number, (kind, records) in enumerate(told):
+        message = Message(records, dst_node_id=1, message_type=kind, group_id="1")
+        folder = Path(state) / "messages" / str(number)
+        folder.mkdir(parents=True)
+        for name, found in get_all_nested_objects(message).items():
+            (folder / name).write_bytes(found.deflate())
+        (folder / "tree").write_bytes(get_object_tree(message).SerializeToString())
+        (folder / "kind").write_text(kind)
 
 
 def rows(network: Network, parts: tuple[str, ...], number: int) -> Parts:
+    """Models near the network's."""
     rng = np.random.default_rng(1)
-    return {
-        part: np.stack([value + rng.normal(0, 0.001, value.size).astype(value.dtype) for _ in range(number)])
-        for part, value in network.views(parts).items()
-    }
+    found = {}
+    for part, value in network.views(parts).items():
+        noise = rng.standard_normal((number, value.size), np.float32) * np.float32(0.001)
+        found[part] = (value + noise).astype(value.dtype)
+    return found
 
 
 def measure_memory(data: str, task: str, model: str, shared: bool, state: str) -> dict[str, float]:
@@ -186,6 +193,7 @@ def measure_memory(data: str, task: str, model: str, shared: bool, state: str) -
         reset_peak()
         answer(folder, context)
         kind = (folder / "kind").read_text()
+        print(kind, peak_kilobytes() - before, file=sys.stderr, flush=True)
         peaks[kind] = max(peaks.get(kind, 0.0), (peak_kilobytes() - before) * 1024.0)
     return peaks
 
