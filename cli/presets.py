@@ -19,6 +19,7 @@ class Preset:
     values: Mapping[str, Value]
     cells: Mapping[str, Mapping[str, Value]]  # name -> what is different there
     quick: Mapping[str, Value]  # goes over `values`, with one seed
+    quick_cells: tuple[str, ...] = ()  # the cells of the short form; () for all
     metric: str = "accuracy"  # the column that the paper's numbers stand beside
     estimators: bool = False  # not methods are compared but estimators of the Shapley value (cli/estimators.py)
     paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # (task, cell, strategy) -> percent
@@ -38,7 +39,10 @@ PFEDSV_VALUES: dict[str, Value] = {
     "fedfomo.models": 5,
     "pfedsv.top-k": 5,
 }
-PFEDSV_QUICK: dict[str, Value] = {"num-server-rounds": 4, "local-epochs": 1, "evaluate-every": 2}
+PFEDSV_QUICK: dict[str, Value] = {
+    **{"num-server-rounds": 3, "local-epochs": 1, "evaluate-every": 3},
+    **{"batch-size": 10, "test-fraction": 0.9},  # few samples to train with, and as many steps as they allow
+}
 PFEDSV_TASKS: dict[str, dict[str, Value]] = {
     "mnist": {"task": "mnist", "learning-rate": 0.01},
     "fashion-mnist": {"task": "fashion-mnist", "learning-rate": 0.01},
@@ -102,6 +106,7 @@ PRESETS = {
         values={**PFEDSV_VALUES, "partition": "pathological", "labels-per-client": 2},
         cells=PFEDSV_TASKS,
         quick=PFEDSV_QUICK,
+        quick_cells=("mnist",),
     ),
     "pfedsv-table2": Preset(
         title="pFedSV, Dirichlet partitions with alpha = 0.1: 10 clients, all taking part",
@@ -111,6 +116,7 @@ PRESETS = {
         values={**PFEDSV_VALUES, "partition": "dirichlet", "dirichlet-alpha": 0.1},
         cells=PFEDSV_TASKS,
         quick=PFEDSV_QUICK,
+        quick_cells=("mnist",),
     ),
     "pfedsv-communication": Preset(
         title="pFedSV, what travels: measured with LeNet-5, counted for ResNet-34 and VGG-19",
