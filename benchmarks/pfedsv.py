@@ -148,10 +148,11 @@ def write_messages(data: str, task: str, model: str, shared: bool, state: str) -
     names = tuple(f"{i:016x}" for i in range(K))
     told: list[tuple[str, RecordDict]] = []
     for server_round in (1, 2):  # the second starts from files; training is as in the first
-        order = TrainOrder(server_round, ("+".join(WEIGHTS),), (2 - server_round,), every, every)
-        told.append(("train", content(order)))
+        training = TrainOrder(server_round, ("+".join(WEIGHTS),), (2 - server_round,), every, every)
+        told.append(("train", content(training)))
         if large:
-            told += [("train.deliver", content(DeliverOrder(name, 1, parts), **{OTHERS: models})) for name in names]
+            orders = [DeliverOrder(server_round, name, 1, parts) for name in names]
+            told += [("train.deliver", content(order, **{OTHERS: models})) for order in orders]
         come, held = ((), names) if large else (names, ())
         ones, more = (1,) * K, {} if large else {OTHERS: models}
         whom = (parts, names, come, ones[: len(come)], held, ones[: len(held)])

@@ -80,15 +80,17 @@ def _train_and_reply(
         if attack.starts_anew:
             network.load(me.network().dump())
     done, spent = local_training(me, order, network, samples)
+    number = len(samples)
+    del samples  # the upload needs their memory
     if order.keep:
         me.store.keep(order.round, network.views(order.keep))
-    upload = network.dump(order.upload)
+    upload = network.views(order.upload)
     if me.privacy.mode == "weights":
         upload = with_noise(me, upload, order.round)
     if attack:
         upload = attack.on_update(start, upload, order.round)
     metrics = {
-        "num-samples": len(samples),
+        "num-samples": number,
         "loss": done.loss,
         "steps": done.steps,
         "cpu-seconds": time.process_time() - started,

@@ -39,9 +39,10 @@ class Memory:
 
 
 def deliver(me: Participant, order: DeliverOrder, records: RecordDict) -> RecordDict:
-    """Keep a model for the game to come."""
+    """Keep a model for the game to come. It must look like the own one, so that no network is needed here."""
     key = key_of(order.name, order.version)
-    rows = rows_of(records, me.network().views(order.parts), 1)
+    own = trained_model(me, order.round)
+    rows = rows_of(records, {part: own[part] for part in order.parts if part in own}, 1)
     me.store.keep_other(key, {part: row[0] for part, row in rows.items()})
     return reply({})
 
@@ -105,7 +106,7 @@ def trained_model(me: Participant, server_round: int) -> Model:
     return found.arrays
 
 
-def rows_of(records: RecordDict, layout: Parts, number: int) -> Parts:
+def rows_of(records: RecordDict, layout: Model, number: int) -> Parts:
     """The models of others that came along, a row each; their numbers may be anything."""
     record = records.array_records.get(OTHERS, ArrayRecord())
     return {

@@ -196,7 +196,7 @@ class PFedSV(Method):
 
     def deliver_content(self, turn: int, client: str, server_round: int) -> RecordDict:
         name = self.sent[client][turn]
-        order = DeliverOrder(name, self.versions[self.wanted(client)[name]], self.exchanged)
+        order = DeliverOrder(server_round, name, self.versions[self.wanted(client)[name]], self.exchanged)
         return content(order, **{OTHERS: self.pack_others(client, [name])})
 
     def pack_others(self, client: str, names: list[str]) -> ArrayRecord:

@@ -85,6 +85,7 @@ class TrainOrder(_Record):
 class DeliverOrder(_Record):
     """Keep a model of another client, the only row of what came along, until the `PersonalizeOrder` that names it (pFedSV)."""
 
+    round: int
     name: str  # its pseudonym
     version: int
     parts: tuple[str, ...]

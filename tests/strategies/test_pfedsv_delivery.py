@@ -174,6 +174,14 @@ def test_a_delivery_that_leads_elsewhere_is_refused(delivery, change, reason):
     assert sorted(run.path.rglob("*")) == before
 
 
+def test_a_delivery_to_a_client_that_lost_its_state_is_refused(delivery):
+    run, ask, sent = delivery
+    for path in (run.path / "state").rglob("0.safetensors"):
+        path.unlink()
+    with pytest.raises(ValueError, match="no model trained in round 1: it lost its state, or took no part"):
+        ask(sent["train.deliver"][0])
+
+
 def test_a_delivery_of_another_shape_is_refused(delivery):
     run, ask, sent = delivery
 
