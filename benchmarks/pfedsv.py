@@ -46,8 +46,9 @@ from strategies.pfedsv import ONE_MESSAGE
 from tasks.datasets import load_dataset
 from tasks.models import WEIGHTS, Network, build_network
 from tasks.training import Samples, Sgd, train
+from wire.arrays import Parts, pack
 from wire.config import Value
-from wire.messages import OTHERS, DeliverOrder, Parts, PersonalizeOrder, TrainOrder, content, pack
+from wire.messages import OTHERS, DeliverOrder, PersonalizeOrder, TrainOrder, content
 
 MEMBERS, IMAGES, K = 6, 2000, 5
 CASES = [("mnist", "lenet5", False), ("cifar10", "resnet34", True), ("cifar10", "resnet34", False)]
@@ -144,7 +145,8 @@ def write_messages(data: str, task: str, model: str, shared: bool, state: str) -
     parts = ("classifier",) if shared else every
     rest = pack(network.dump(part for part in every if part not in parts)) if shared else None
     large = K * sum(value.nbytes for value in network.views(parts).values()) > ONE_MESSAGE
-    models = pack(rows(network, parts, 1 if large else K))
+    others = rows(network, parts, 1 if large else K)
+    models = pack({part: value[0] for part, value in others.items()} if large else others)
     names = tuple(f"{i:016x}" for i in range(K))
     told: list[tuple[str, RecordDict]] = []
     for server_round in (1, 2):  # the second starts from files; training is as in the first

@@ -16,9 +16,10 @@ from tasks.models import Network
 from tasks.training import Samples, Trained
 from tasks.training import evaluate as evaluate_network
 from tasks.training import train as train_network
+from wire.arrays import Parts
 from wire.checks import Refused
 from wire.fingerprint import fingerprint
-from wire.messages import ORDER, OTHERS, DeliverOrder, EvaluateOrder, Hello, Parts, PersonalizeOrder, TrainOrder, reply
+from wire.messages import ORDER, OTHERS, DeliverOrder, EvaluateOrder, Hello, PersonalizeOrder, TrainOrder, reply
 
 app = ClientApp()
 

@@ -23,8 +23,9 @@ from games.relevance import aggregation_weights, choose_collaborators, update_re
 from tasks.models import Network
 from tasks.tensors import pieces
 from tasks.training import evaluate
-from wire.checks import Refused, readable_array
-from wire.messages import OTHERS, DeliverOrder, Judgement, Parts, PersonalizeOrder, reply
+from wire.arrays import Parts
+from wire.checks import Refused, readable_parts
+from wire.messages import OTHERS, DeliverOrder, Judgement, PersonalizeOrder, reply
 
 TOPIC = "pfedsv"
 PSEUDONYM = re.compile(r"[0-9a-f]{16}")
@@ -42,8 +43,8 @@ def deliver(me: Participant, order: DeliverOrder, records: RecordDict) -> Record
     """Keep a model for the game to come. It must look like the own one, so that no network is needed here."""
     key = key_of(order.name, order.version)
     own = trained_model(me, order.round)
-    rows = rows_of(records, {part: own[part] for part in order.parts if part in own}, 1)
-    me.store.keep_other(key, {part: row[0] for part, row in rows.items()})
+    layout = {part: np.empty(own[part].shape, own[part].dtype) for part in order.parts if part in own}
+    me.store.keep_other(key, readable_parts(records.array_records.get(OTHERS, ArrayRecord()), layout))
     return reply({})
 
 
@@ -106,20 +107,13 @@ def trained_model(me: Participant, server_round: int) -> Model:
     return found.arrays
 
 
-def rows_of(records: RecordDict, layout: Model, number: int) -> Parts:
-    """The models of others that came along, a row each; their numbers may be anything."""
-    record = records.array_records.get(OTHERS, ArrayRecord())
-    return {
-        part: readable_array(part, record, np.empty((number, like.size), like.dtype)) for part, like in layout.items()
-    }
-
-
 def usable_models(
     me: Participant, order: PersonalizeOrder, records: RecordDict, network: Network
 ) -> tuple[dict[str, Model], dict[str, str]]:
     """The models of others that can be used, and why the rest cannot."""
-    layout = network.views(order.parts)
-    rows = rows_of(records, layout, len(order.sent)) if order.sent else {}
+    layout = network.like(order.parts)
+    record = records.array_records.get(OTHERS, ArrayRecord())
+    rows = readable_parts(record, network.like(order.parts, rows=len(order.sent))) if order.sent else {}
     found: dict[str, Model] = {name: {part: row[i] for part, row in rows.items()} for i, name in enumerate(order.sent)}
     problems: dict[str, str] = {}
     for name, version in zip(order.held, order.held_versions, strict=True):

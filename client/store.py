@@ -23,7 +23,7 @@ from flwr.app import ConfigRecord, Context
 from tasks.files import write_atomically
 from tasks.models import Network
 from tasks.tensors import Vector, stored_arrays, write_arrays
-from wire.messages import Parts, pack, unpack
+from wire.arrays import Parts, pack, unpack
 
 OWN = "own"  # the topic of the client's own model parts
 OTHERS = "others"

@@ -30,6 +30,7 @@ from strategies.federation import RunFailed, name_order
 from strategies.pool import MEMORY_LIMIT, ModelPool
 from strategies.pseudonyms import Pseudonyms
 from tasks.models import STATISTICS, WEIGHTS
+from wire.arrays import pack
 from wire.checks import Personalized, Refused, Update, check_done, check_personalized
 from wire.config import ConfigError, Settings
 from wire.messages import (
@@ -41,7 +42,6 @@ from wire.messages import (
     PersonalizeOrder,
     TrainOrder,
     content,
-    pack,
 )
 
 USUAL_K = 5
@@ -196,13 +196,9 @@ class PFedSV(Method):
 
     def deliver_content(self, turn: int, client: str, server_round: int) -> RecordDict:
         name = self.sent[client][turn]
-        order = DeliverOrder(server_round, name, self.versions[self.wanted(client)[name]], self.exchanged)
-        return content(order, **{OTHERS: self.pack_others(client, [name])})
-
-    def pack_others(self, client: str, names: list[str]) -> ArrayRecord:
-        """These models, a row each."""
-        pool, wanted = self.models(), self.wanted(client)
-        return pack({part: np.stack([pool.get(wanted[name], part) for name in names]) for part in self.exchanged})
+        other = self.wanted(client)[name]
+        order = DeliverOrder(server_round, name, self.versions[other], self.exchanged)
+        return content(order, **{OTHERS: pack({part: self.models().get(other, part) for part in self.exchanged})})
 
     def personalize_content(self, client: str, server_round: int) -> RecordDict:
         wanted = self.wanted(client)
@@ -224,7 +220,12 @@ class PFedSV(Method):
             evaluate=self.evaluates(server_round),
         )
         self.orders[client] = order
-        more = {OTHERS: self.pack_others(client, sent)} if sent else {}
+        more = {}
+        if sent:
+            pool = self.models()
+            more[OTHERS] = pack(
+                {part: np.stack([pool.get(wanted[name], part) for name in sent]) for part in self.exchanged}
+            )
         return content(order, self.packed(self.shared) if self.shared else None, **more)
 
     def roster(self, client: str) -> dict[str, str]:

@@ -57,13 +57,28 @@ class Network(nn.Module):
 
     def views(self, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """The same without copying, on a CPU: they change with the network."""
+        return {name: self.parts[name].detach().cpu().numpy() for name in self._wanted(names)}
+
+    def like(self, names: Iterable[str] | None = None, rows: int | None = None) -> dict[str, np.ndarray]:
+        """What these parts look like, of one model or of several as rows; the numbers mean nothing and take no memory."""
+        lead = () if rows is None else (rows,)
+        return {
+            name: np.empty((*lead, self.parts[name].numel()), str(self.parts[name].dtype).removeprefix("torch."))
+            for name in self._wanted(names)
+        }
+
+    def _wanted(self, names: Iterable[str] | None) -> list[str]:
         wanted = set(self.parts if names is None else names)
-        return {name: self.parts[name].detach().cpu().numpy() for name in PARTS if name in wanted & set(self.parts)}
+        return [name for name in PARTS if name in wanted & set(self.parts)]
 
     def load(self, parts: Mapping[str, np.ndarray]) -> None:
         """Overwrite the given parts, leave the others as they are."""
         for name, value in parts.items():
-            self.parts[name].copy_(torch.from_numpy(value))
+            target = self.parts[name].detach()
+            if target.device.type == "cpu":
+                np.copyto(target.numpy(), value)  # torch warns of arrays that cannot be written to
+            else:
+                target.copy_(torch.from_numpy(np.array(value)))
 
     def variances(self) -> np.ndarray:
         """Where in the part `buffers` the running variances stand: they must not be negative."""

@@ -6,25 +6,22 @@
     train.personalize   PersonalizeOrder and the models asked for, under pseudonyms   -> Judgement, metrics
     evaluate       EvaluateOrder and model parts              -> metrics
 
-A model travels as its parts (tasks/models.py), one flat array each, because the number of arrays is what a message costs.
-Several models travel as one matrix per part, a row for each.
+A model travels as its parts (tasks/models.py), several models as matrices with a row for each; how, is in wire/arrays.py.
 """
 
 import functools
-import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.common.constant import SType
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from wire.arrays import pack
 
 HELLO, TRAIN, TRAIN_FOMO, EVALUATE = "query.hello", "train", "train.fomo", "evaluate"
 TRAIN_DELIVER, TRAIN_PERSONALIZE = "train.deliver", "train.personalize"
 ORDER, MODEL, OTHERS, METRICS = "order", "model", "others", "metrics"
-
-Parts = dict[str, np.ndarray]  # part name -> flat vector
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ class TrainOrder(_Record):
 
 @dataclass(frozen=True)
 class DeliverOrder(_Record):
-    """Keep a model of another client, the only row of what came along, until the `PersonalizeOrder` that names it (pFedSV)."""
+    """Keep a model of another client, which came along, until the `PersonalizeOrder` that names it (pFedSV)."""
 
     round: int
     name: str  # its pseudonym
@@ -137,28 +134,6 @@ class EvaluateOrder(_Record):
     round: int
     kinds: tuple[str, ...]
     fine_tune_epochs: int = 0
-
-
-def pack(parts: Mapping[str, np.ndarray]) -> ArrayRecord:
-    return ArrayRecord({name: _as_array(value) for name, value in parts.items()})
-
-
-def _as_array(value: np.ndarray) -> Array:
-    """What `Array.from_numpy_ndarray` makes, in half of its time: the header is that of the last array of this shape."""
-    dtype, shape = str(value.dtype), value.shape
-    return Array(dtype=dtype, shape=shape, stype=SType.NUMPY, data=_header(dtype, shape) + value.tobytes())
-
-
-@functools.lru_cache(maxsize=64)
-def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    empty = io.BytesIO()
-    description = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(empty, description)
-    return empty.getvalue()
-
-
-def unpack(record: ArrayRecord) -> Parts:
-    return {name: array.numpy() for name, array in record.items()}
 
 
 @functools.lru_cache(maxsize=8)

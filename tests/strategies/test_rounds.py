@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flwr.app import Array, Error, Message
 
-from cli.simulation import Workers
 from server.app import initial_layout
 from strategies.federation import RunFailed
 from strategies.registry import METHODS, default_config, parse_config, section_of
-from wire.messages import METRICS, MODEL, ORDER, TRAIN, TRAIN_FOMO, EvaluateOrder, TrainOrder, pack
+from wire.arrays import pack, unpack
+from wire.messages import METRICS, MODEL, ORDER, TRAIN, TRAIN_FOMO, EvaluateOrder, TrainOrder
 
 CLIENTS = ["0", "1", "2", "3"]
 SHARING = [name for name in METHODS if name != "local"]
@@ -90,10 +90,9 @@ def test_the_others_get_what_they_would_get_without_it(federate):
     run = federate(tamper=bad("2", "nan"), strategy="fedavg", num_server_rounds=1)
     good = {name: answer for name, answer in run.grid.answered if name != "2" and MODEL in answer.content.array_records}
     counts = {name: answer.content.metric_records[METRICS]["num-samples"] for name, answer in good.items()}
+    models = {name: unpack(answer.content.array_records[MODEL]) for name, answer in good.items()}
     for part in ("extractor", "classifier"):
-        mean = sum(counts[n] * good[n].content.array_records[MODEL][part].numpy().astype(float) for n in good) / sum(
-            counts.values()
-        )
+        mean = sum(counts[n] * models[n][part].astype(float) for n in good) / sum(counts.values())
         np.testing.assert_allclose(run.model[part], mean, rtol=1e-5, atol=1e-7)
 
 
@@ -365,4 +364,3 @@ def test_workers_answer_with_an_error_when_a_client_fails(federate, monkeypatch)
     monkeypatch.setattr(client.app, "train_network", broken)
     with pytest.raises(RunFailed, match="RuntimeError: no hands"):
         federate(strategy="fedavg", model="linear", round_retries=0)
-    assert Workers(0).pool is None
