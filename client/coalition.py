@@ -20,6 +20,7 @@ from games.shapley import estimate, shapley_from_table
 from tasks.models import STATISTICS, Network
 from tasks.tensors import Vector, pieces
 from tasks.training import Samples, evaluate, features, outputs
+from wire.arrays import Parts
 
 Model = Mapping[str, Vector]
 
@@ -107,13 +108,21 @@ def distance(one: Model, other: Model) -> float:
 
 
 def mix(network: Network, models: Sequence[Model], weights: np.ndarray) -> None:
-    """Make the network the weighted mean of the models, which is a convex mixture, so that running variances stay variances;
-    counters are rounded to integers."""
+    """Make the network the weighted mean of the models."""
     for part, first in models[0].items():
         for piece in pieces(first.size):
-            total = np.zeros(piece.stop - piece.start, np.float64)
-            for weight, model in zip(weights, models, strict=True):
-                if weight:
-                    total += weight * model[part][piece]
-            mixed = np.rint(total) if np.issubdtype(first.dtype, np.integer) else total
-            network.parts[part][piece] = torch.from_numpy(mixed.astype(first.dtype))
+            network.parts[part][piece] = torch.from_numpy(_mean([model[part][piece] for model in models], weights))
+
+
+def weighted_mean(models: Sequence[Parts], weights: np.ndarray) -> Parts:
+    return {part: _mean([model[part] for model in models], weights) for part in models[0]}
+
+
+def _mean(vectors: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
+    """A convex mixture, so that running variances stay variances; counters are rounded to integers."""
+    dtype = vectors[0].dtype
+    total = np.zeros(vectors[0].shape, np.float64)
+    for weight, vector in zip(weights, vectors, strict=True):
+        if weight:
+            total += weight * vector
+    return (np.rint(total) if np.issubdtype(dtype, np.integer) else total).astype(dtype)

@@ -9,7 +9,7 @@ import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
 from client.attacks import Attack
-from client.data import ClientData, load_client_data
+from client.data import ClientData, load_client_data, num_partitions_of
 from client.store import ContextStore, FileStore, Store
 from tasks.models import Network, build_network
 from tasks.resolve import model_name, task_spec
@@ -38,7 +38,7 @@ class Participant:
 
     @classmethod
     def of(cls, context: Context) -> "Participant":
-        config = RunConfig.parse(split_sections(context.run_config)[0])
+        config = local_config(context)
         privacy = PrivacySettings.of(context.run_config)
         torch.set_num_threads(int(context.node_config.get("threads", config.threads)))
         name = client_name(context)
@@ -88,7 +88,7 @@ class Participant:
         elif settings.clients:
             bad = settings.kind != "none" and self.name in settings.clients.replace(" ", "").split(",")
         else:
-            names = [str(i) for i in range(int(node.get("num-partitions", 0)))]
+            names = [str(i) for i in range(num_partitions_of(node, self.config))]
             bad = bool(names) and str(node.get("partition-id")) in bad_clients(settings, names, self.config.seed)
         classes = 0 if self.spec.kind == "regression" else self.spec.num_outputs
         return Attack(settings, self.config.seed, self.name, classes) if bad else None
@@ -149,6 +149,14 @@ def _initial_network(
     )
     large = sum(part.nbytes for part in network.parts.values()) > LARGE
     return network, None if large else network.dump()
+
+
+def local_config(context: Context) -> RunConfig:
+    """The run's configuration, with the places of this machine."""
+    config = RunConfig.parse(split_sections(context.run_config)[0])
+    if "data-root" in context.node_config:
+        config = config.model_copy(update={"data_root": str(context.node_config["data-root"])})
+    return config
 
 
 def client_name(context: Context) -> str:

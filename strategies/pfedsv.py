@@ -31,7 +31,7 @@ from strategies.pool import MEMORY_LIMIT, ModelPool
 from strategies.pseudonyms import Pseudonyms
 from tasks.models import STATISTICS, WEIGHTS
 from wire.arrays import pack
-from wire.checks import Personalized, Refused, Update, check_done, check_personalized
+from wire.checks import Personalized, Update, check_done, check_personalized
 from wire.config import ConfigError, Settings
 from wire.messages import (
     OTHERS,
@@ -160,7 +160,7 @@ class PFedSV(Method):
             self.top_k * one + common,
             timeout,
         )
-        judged, refused = self._judge(replies)
+        judged, refused = self._sort_out(replies, self.check_judgement)
         failed |= missing | refused
         for client, reason in failed.items():
             log(WARNING, "round %d: client %s keeps its own model: %s", server_round, client, reason)
@@ -190,7 +190,7 @@ class PFedSV(Method):
             due = [client for client in clients if client not in failed and turn < len(self.sent[client])]
             packed = functools.partial(self.deliver_content, turn)
             replies, missing, sizes = self._in_waves(TRAIN_DELIVER, due, packed, server_round, size, timeout)
-            failed |= missing | self._sort_out(replies, check_done)[1]
+            failed |= missing | self._sort_out(replies, lambda client, reply: check_done(reply))[1]
             self._count(sizes)
         return failed
 
@@ -240,15 +240,8 @@ class PFedSV(Method):
             return dict(list(roster.items())[: self.top_k])
         return {name: other for name, other in roster.items() if other in self.wishes[client]}
 
-    def _judge(self, replies: list[Message]) -> tuple[dict[str, Personalized], dict[str, str]]:
-        good: dict[str, Personalized] = {}
-        refused: dict[str, str] = {}
-        for client, reply in self.federation.by_name(replies).items():
-            try:
-                good[client] = check_personalized(reply, self.orders[client], self.kinds)
-            except Refused as error:
-                refused[client] = str(error)
-        return good, refused
+    def check_judgement(self, client: str, reply: Message) -> Personalized:
+        return check_personalized(reply, self.orders[client], self.kinds)
 
     def learn(self, client: str, server_round: int, answer: Personalized) -> None:
         order, names = self.orders[client], self.roster(client)

@@ -52,11 +52,11 @@ print(json.dumps({"model": size, "peak": status("VmHWM:") - before}))
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells a process's peak in /proc")
-def test_a_game_with_five_large_models_has_at_most_three_in_memory(tmp_path):
-    """The network, for a moment twice while it is built, and the own model of the start of the first round; not seven."""
+def test_a_game_with_five_large_models_does_not_have_them_in_memory(tmp_path):
+    """The network, what it was at the start of the first round, and activations of about one model's size; not seven models."""
     (tmp_path / "net.py").write_text(NETWORK)
     command = [sys.executable, "-c", CLIENT, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     told = json.loads(done.stdout.splitlines()[-1])
     assert 5 * told["model"] > 64 * 2**20
-    assert told["peak"] < 3 * told["model"], told
+    assert told["peak"] < 4 * told["model"], told
