@@ -4,7 +4,8 @@
 
 A server and clients as processes on this machine, over gRPC with TLS and keys; LeNet-5 on the digits, one epoch. First as
 `coterie server` and `coterie client` start them, then as `flower-superlink` and `flower-supernode` do with their defaults; the
-method on the server is the same. Rounds are counted from the second: training and evaluation of all clients.
+method on the server is the same. Rounds are counted from the second: training and evaluation of all clients. CPU seconds are
+those of all processes, of the server too; they depend less on what else the machine does.
 Memory is the proportional set size (PSS) of all processes of one client, added up: idle before the first message, and the
 largest while rounds were going on. PSS divides what clients share with each other on this machine, so it is given for the first
 client alone too, before the others were started.
@@ -123,21 +124,21 @@ def measure(kind: type[LocalFederation], clients: int, rounds: int) -> dict[str,
             result = Path(directory, "result")
             config = {**CONFIG, "num-clients": clients, "num-server-rounds": rounds, "run-dir": str(result)}
             all_roots = [process.pid for process in processes.running.values()]
-            before = sum(cpu_seconds(root) for root in all_roots)
             peak = Peak(roots)
             peak.start()
             run = control.submit(bundle(checked_config(config)))
-            for _ in control.log(run):
-                pass
+            spent = []  # after each round
+            for line in control.log(run):
+                if " round " in line:
+                    spent.append(sum(cpu_seconds(root) for root in all_roots))
             peak.done.set()
             peak.join()
-            spent = {name: cpu_seconds(process.pid) for name, process in processes.running.items()}
-            measured["CPU seconds of the run"] = sum(spent.values()) - before
             if failure := control.failure(run):
                 raise SystemExit(f"error: {failure}")
             control.close()
         events = [json.loads(line) for line in (result / "events.jsonl").read_text().splitlines()]
     measured["training"] = peak.largest
+    measured["CPU seconds per round"] = (spent[-1] - spent[0]) / (len(spent) - 1)
     measured["seconds per round"] = statistics.median(e["seconds"] + e["evaluate-seconds"] for e in events[1:])
     return measured
 
@@ -154,7 +155,7 @@ def main() -> None:
     ours = measure(LocalFederation, options.clients, options.rounds)
     stock = measure(StockFederation, options.clients, options.rounds)
     console = Console()
-    unit = {"seconds per round": "s", "CPU seconds of the run": "s"}
+    unit = {"seconds per round": "s", "CPU seconds per round": "s"}
     for name in ours:
         console.print(
             f"{name}: Coterie {ours[name]:.2f} {unit.get(name, 'MB')}, Flower {stock[name]:.2f} {unit.get(name, 'MB')}, "

@@ -15,10 +15,11 @@ from tasks.models import Network, build_network
 from tasks.resolve import model_name, task_spec
 from tasks.spec import TaskSpec
 from tasks.training import Samples, Sgd
+from wire.arrays import Parts
 from wire.attack import KINDS, AttackSettings, bad_clients
-from wire.checks import Refused, checked_array
+from wire.checks import Refused, checked_parts, part_places
 from wire.config import ConfigError, RunConfig, choose, split_sections
-from wire.messages import MODEL, Parts
+from wire.messages import MODEL
 from wire.privacy import PrivacySettings
 from wire.randomness import derive_seed, generator
 
@@ -116,10 +117,10 @@ class Participant:
 def received_parts(records: RecordDict, network: Network) -> Parts:
     """The model parts that the server sent, checked: a client trusts the server no more than the server its clients."""
     model = records.array_records.get(MODEL, ArrayRecord())
-    like = network.dump(model.keys())
-    if set(model) - set(like):
-        raise Refused(f"the server sent unknown parts {sorted(set(model) - set(like))}")
-    return {part: checked_array(part, model, like[part]) for part in model}
+    sent = part_places(model)
+    if unknown := set(sent) - set(network.parts):
+        raise Refused(f"the server sent unknown parts {sorted(unknown)}")
+    return checked_parts(model, network.like(sent))
 
 
 @functools.lru_cache(maxsize=1)
