@@ -19,7 +19,8 @@ def used(federation, numbers=(1, 2, 3, 4)):
 
 
 def test_clients_stay_within_their_memory(federation):
-    federation("restart", "client")  # the process of the last run stays for two minutes, in case that another message comes
+    # After a message the process of its run stays for two minutes, in case that another one comes.
+    federation("restart", "client")
     federation.wait_until(lambda: all(federation.health("client", n) == "healthy" for n in range(1, 5)), "all healthy")
     idle = max(used(federation))
     method = ("--strategy", "fedavg", "--model", "lenet5", "--num-server-rounds", "2", "--local-epochs", "1")
