@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.datasets import load_dataset
+from tasks.linear import LinearRecipe, load_linear
 from tasks.partitions import cached_partition
 from tasks.resolve import partition_kind, task_spec
 from tasks.samples import Dataset
@@ -56,8 +57,9 @@ def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tupl
         "labels_per_client": c.labels_per_client,
         "shards_per_client": c.shards_per_client,
     }
-    dataset = load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
-    where = (c.task, c.data_root, c.data, c.classes, c.input_shape)
+    dataset = _dataset(c, num_partitions)
+    made = repr(linear_recipe(c, num_partitions)) if c.task == "linear" else ""
+    where = (c.task, c.data_root, c.data, c.classes, c.input_shape, made)
     key = (*where, num_partitions, c.server_data, *settings.values())
     if key not in _partitions:
         taken = held_out(dataset, c.server_data, derive_seed(c.seed, "server-data"))
@@ -65,6 +67,24 @@ def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tupl
         parts = cached_partition(dealt, num_partitions, cache=Path(cache) if cache else None, **settings)
         _partitions[key] = [rest[part] for part in parts]
     return dataset, _partitions[key]
+
+
+def _dataset(c: RunConfig, num_partitions: int) -> Dataset:
+    if c.task != "linear":
+        return load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
+    if c.server_data:
+        raise ConfigError(
+            f"server-data = {c.server_data!r}: task 'linear' is generated for its clients, and a server has none of it; "
+            "choose another task, or a method that needs no server data"
+        )
+    return load_linear(linear_recipe(c, num_partitions))
+
+
+def linear_recipe(c: RunConfig, clients: int) -> LinearRecipe:
+    """How task `linear` is made in this run: the seed gives everybody the same recipe."""
+    features = task_spec(c.task, c.classes, c.input_shape).input_shape[0]
+    seed = derive_seed(c.seed, "linear")
+    return LinearRecipe(clients, features, c.linear_groups, c.linear_deviation, c.linear_noise, c.linear_samples, seed)
 
 
 _partitions: dict[tuple[Any, ...], list[np.ndarray]] = {}  # by data set and settings

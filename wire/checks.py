@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -90,8 +90,7 @@ def check_personalized(reply: Message, order: PersonalizeOrder, kinds: tuple[str
         raise Refused("reasons: one for each model that was left out")
     size = 1 + len(judgement.members)
     values, weights = _vector(vectors, "values", size), _vector(vectors, "weights", size)
-    if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
-        raise Refused("weights: must not be negative, and sum to 1")
+    _on_the_simplex("weights", weights)
     relevance = _vector(vectors, "relevance", len(judgement.known)).tolist()
     tested = check_evaluation(reply, kinds) if order.evaluate else {}
     return Personalized(judgement, values, weights, dict(zip(judgement.known, relevance, strict=True)), tested)
@@ -110,6 +109,30 @@ def _vector(vectors: Mapping[str, np.ndarray], name: str, size: int) -> np.ndarr
     if vector.shape != (size,):
         raise Refused(f"{name}: expected {size} numbers, got {vector.size}")
     return vector
+
+
+def rows_of(layout: Layout, rows: int) -> Layout:
+    """The layout of `rows` models that travel together, a matrix for each part."""
+    return replace(layout, parts={name: np.empty((rows, like.size), like.dtype) for name, like in layout.parts.items()})
+
+
+def check_errors(reply: Message, number: int) -> np.ndarray:
+    """The losses of the `number` models that a client was asked about."""
+    _, vectors = _metrics(_records(reply))
+    return _vector(vectors, "errors", number)
+
+
+def check_mixture(reply: Message, kinds: tuple[str, ...], number: int) -> tuple[dict[str, float], np.ndarray]:
+    """The metrics of a client's mixture of `number` models, and its weights."""
+    _, vectors = _metrics(_records(reply))
+    weights = _vector(vectors, "mixing", number)
+    _on_the_simplex("mixing", weights)
+    return check_evaluation(reply, kinds), weights
+
+
+def _on_the_simplex(name: str, weights: np.ndarray) -> None:
+    if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
+        raise Refused(f"{name}: must not be negative, and sum to 1")
 
 
 def check_hello(reply: Message) -> Hello:
@@ -145,7 +168,7 @@ def _parts(records: RecordDict, layout: Layout, names: tuple[str, ...]) -> Parts
     if set(model) != set(names):
         raise Refused(f"expected the parts {sorted(names)}, got {sorted(model)}")
     parts = {name: checked_array(name, model, layout.parts[name]) for name in names}
-    if "buffers" in parts and (parts["buffers"][layout.variances] < 0).any():
+    if "buffers" in parts and (parts["buffers"][..., layout.variances] < 0).any():
         raise Refused("buffers: a running variance is negative")
     return parts
 

@@ -4,7 +4,10 @@
     train          TrainOrder and model parts                 -> model parts, metrics
     train.fomo     TrainOrder and models of others, unnamed   -> model parts, metrics, weights of the others
     train.personalize   PersonalizeOrder and the models asked for, under pseudonyms   -> Judgement, metrics
+    train.coalitions    CoalitionOrder and the models of the client's coalitions   -> these models trained, a row each
+    query.errors   MixOrder and models of coalitions          -> loss of each on the client's validation samples
     evaluate       EvaluateOrder and model parts              -> metrics
+    evaluate.mix   MixOrder and the models of the client's coalitions   -> metrics, weights of the mixture
 
 A model travels as its parts (tasks/models.py), one flat array each, because the number of arrays is what a message costs.
 Several models travel as one matrix per part, a row for each.
@@ -22,6 +25,7 @@ from flwr.common.constant import SType
 
 HELLO, TRAIN, TRAIN_FOMO, EVALUATE = "query.hello", "train", "train.fomo", "evaluate"
 TRAIN_PERSONALIZE = "train.personalize"
+TRAIN_COALITIONS, QUERY_ERRORS, EVALUATE_MIX = "train.coalitions", "query.errors", "evaluate.mix"
 ORDER, MODEL, OTHERS, METRICS = "order", "model", "others", "metrics"
 
 Parts = dict[str, np.ndarray]  # part name -> flat vector
@@ -117,6 +121,34 @@ class Judgement(_Record):
         for name, value in asdict(self).items():
             if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
                 raise ValueError(f"Judgement: {name} must be a list of texts")
+
+
+@dataclass(frozen=True)
+class CoalitionOrder(_Record):
+    """Train the own model, and the `rows` models of the client's coalitions that came along (pFedOCF).
+
+    The own model is what the client kept in round `continues`, or what was sent, or, with neither, the initial one. With
+    `upload_own` it is sent back, before the others. With `estimate` it is found by least squares instead.
+    """
+
+    round: int
+    epochs: int
+    rows: int
+    upload_own: bool
+    estimate: bool = False
+    continues: int = 0
+
+
+@dataclass(frozen=True)
+class MixOrder(_Record):
+    """Judge the `rows` models that came along, or mix them with the own one and test the result (pFedOCF).
+
+    Without `mixed` the last of them is the personal model, or the own one where none came.
+    """
+
+    round: int
+    rows: int
+    mixed: bool = True
 
 
 @dataclass(frozen=True)
