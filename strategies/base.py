@@ -41,6 +41,7 @@ class Method(Strategy):
     settings_class: ClassVar[type[Settings]] = NoSettings
     section: ClassVar[str | None] = None  # where its settings stand; None: under its name
     needs_server_data: ClassVar[bool] = False
+    private: ClassVar[bool] = True  # whether privacy.mode has a meaning for it
     train_type: ClassVar[str] = TRAIN
     evaluate_type: str = EVALUATE
     kinds: tuple[str, ...] = ("global", "personal")  # the kinds of model that are tested
@@ -95,6 +96,10 @@ class Method(Strategy):
 
     def matrices(self) -> dict[str, tuple[list[str], np.ndarray]]:
         """What the method found out about pairs of clients: name -> (clients, a value for each pair)."""
+        return {}
+
+    def benefits(self) -> dict[str, Any]:
+        """Who is helped by whom: `collaborators` of each client, and, where the method formed some, `coalitions`."""
         return {}
 
     def judgement(self) -> dict[str, Any]:
