@@ -1,9 +1,10 @@
-"""The preferences d on the simplex over clients that suit one client best: projected gradients with a line search.
+"""The preferences d on the simplex over clients that suit one client best: a quasi-Newton search that asks for few evaluations.
 
 Somebody else evaluates: `Search.candidates()` are points to try, and `Search.learn` takes their losses and, for the best of them, the
-slope d loss / d preferences. So a search costs one exchange per step, whatever the loss is, and has no step length to be chosen:
+slope g = d loss / d preferences. One exchange tries several points at once, so that no step length has to be chosen:
 
-    d <- the best of   P(d - b slope),   b in {1/16, 1/4, 1, 4, 16} x the last good one;    P: nearest point of the simplex
+    q            the minimum on the simplex of g (x - d) + (x - d) B (x - d) / 2,  B: curvature learned from slopes (BFGS)
+    candidates   d + t (q - d) for t in {1, 1/2, 1/8}, and the nearest points of the simplex to d - b g for three lengths b
 
 The first candidates are the client alone, all together, and the client with each other one: the loss need not be convex in d. Clients
 outside `allowed` never get weight. If no candidate is better, steps become shorter; the search is over when they are tiny.
@@ -19,9 +20,11 @@ from numpy.typing import ArrayLike
 from games import checks
 from games.checks import FloatArray
 
-FACTORS = 4.0 ** np.arange(-2, 3)
-SHORTER = 4.0**-5  # just below what was tried
-SHORTEST = 1e-9
+PARTS_OF_THE_WAY = (1.0, 0.5, 0.125)
+FACTORS = (0.25, 1.0, 4.0)
+SHORTER = 4.0**-3  # just below what was tried
+SHORTEST = 1e-6
+MODEL_STEPS = 200  # to find q
 MOST_PAIRS = 62  # first candidates: the client with each other one
 
 
@@ -55,11 +58,12 @@ class Search:
         self.point: FloatArray = even({client}, n)
         self.loss = np.inf
         self.slope: FloatArray = np.zeros(n)
-        self.length = 0.0  # the last good b; 0: nothing was tried yet
+        self.curvature: FloatArray | None = None
+        self.reach = 1.0  # how far steps along the slope go, in units of the simplex
 
     @property
     def finished(self) -> bool:
-        return bool(np.isfinite(self.loss)) and self.length < SHORTEST * self._unit()
+        return bool(np.isfinite(self.loss)) and (self.reach < SHORTEST or self._spread() == 0)
 
     def candidates(self) -> FloatArray:
         """Points to be tried, (points, clients)."""
@@ -67,22 +71,50 @@ class Search:
             others = sorted(self.allowed - {self.client})
             sets = [{self.client}, self.allowed, *[{self.client, other} for other in others[:MOST_PAIRS]]]
             return np.unique([even(members, self.n) for members in sets], axis=0)
-        return np.array([on_simplex(self.point - b * self.slope, self.allowed) for b in self.length * FACTORS])
+        unit = self.reach / self._spread()
+        rows = [on_simplex(self.point - factor * unit * self.slope, self.allowed) for factor in FACTORS]
+        if self.curvature is not None:
+            way = self._minimum(self.curvature) - self.point
+            rows += [self.point + part * way for part in PARTS_OF_THE_WAY]
+        return np.array(rows)
 
     def learn(self, candidates: ArrayLike, losses: ArrayLike, slope: ArrayLike) -> None:
         """The losses of the candidates, and the slope at the best of them."""
         tried, values = checks.finite_array("candidates", candidates, ndim=2), np.asarray(losses, dtype=float)
         best = int(np.argmin(values))
         if not values[best] < self.loss:
-            self.length *= SHORTER
+            self.reach *= SHORTER
+            self.curvature = None
             return
-        first = not np.isfinite(self.loss)
-        self.point, self.loss = tried[best], float(values[best])
-        self.slope = checks.finite_array("slope", slope, ndim=1)
-        self.length = self._unit() if first else self.length * float(FACTORS[best])
+        slope = checks.finite_array("slope", slope, ndim=1)
+        if np.isfinite(self.loss):
+            self._bend(tried[best] - self.point, slope - self.slope)
+            self.reach = min(1.0, self.reach * (FACTORS[best] if best < len(FACTORS) else 1.0))
+        self.point, self.loss, self.slope = tried[best], float(values[best]), slope
 
-    def _unit(self) -> float:
-        """The b that moves d by about 1."""
-        allowed = self.slope[sorted(self.allowed)]
-        spread = float(np.ptp(allowed))
-        return 1 / spread if spread > 0 else 0.0
+    def _spread(self) -> float:
+        return float(np.ptp(self.slope[sorted(self.allowed)]))
+
+    def _bend(self, moved: FloatArray, change: FloatArray) -> None:
+        """The update of Broyden, Fletcher, Goldfarb and Shanno; where the loss bends downwards nothing is learned."""
+        product = float(moved @ change)
+        if product <= 1e-10 * float(np.linalg.norm(moved) * np.linalg.norm(change)):
+            return
+        if self.curvature is None:
+            self.curvature = np.eye(self.n) * (float(change @ change) / product)
+        bent = self.curvature @ moved
+        self.curvature = (
+            self.curvature + np.outer(change, change) / product - np.outer(bent, bent) / float(moved @ bent)
+        )
+
+    def _minimum(self, curvature: FloatArray) -> FloatArray:
+        """q, by accelerated projected gradients (Beck & Teboulle 2009)."""
+        step = 1 / float(np.linalg.eigvalsh(curvature)[-1])
+        x = ahead = self.point
+        momentum = 1.0
+        for _ in range(MODEL_STEPS):
+            new = on_simplex(ahead - step * (self.slope + curvature @ (ahead - self.point)), self.allowed)
+            grown = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+            ahead = new + (momentum - 1) / grown * (new - x)
+            x, momentum = new, grown
+        return x

@@ -32,21 +32,22 @@ def draw_graph(path: Path, collaborators: Mapping[str, Sequence[str]], coalition
     size = max(5.0, 1.1 * math.sqrt(len(collaborators)) + 3)
     figure = Figure(figsize=(size, size), layout="constrained")
     axes = figure.subplots()
-    radius = 0.34
+    dots: dict[str, Circle] = {}
     for i, (members, (x, y, width)) in enumerate(zip(groups, rings, strict=True)):
         colour = f"C{i % 10}" if coalitions and len(members) > 1 else ALONE
         if coalitions and len(members) > 1:
             axes.add_patch(Circle((x, y), width, facecolor=colour, alpha=0.12, edgecolor=colour, lw=1.5))
         for name in members:
-            axes.add_patch(Circle(places[name], radius, facecolor=colour, edgecolor="white", lw=1.5, zorder=3))
+            dots[name] = Circle(places[name], 0.34, facecolor=colour, edgecolor="white", lw=1.5, zorder=3)
+            axes.add_patch(dots[name])
             if len(collaborators) <= MOST_NAMES:
                 axes.text(*places[name], name[:12], ha="center", va="center", fontsize=8, zorder=4, parse_math=False)
     for client, helpers in collaborators.items():
         for helper in helpers:
             if helper != client:
                 arrow = FancyArrowPatch(
-                    places[helper], places[client], arrowstyle="-|>", mutation_scale=11, color="#5a6475", lw=0.9, alpha=0.8,
-                    shrinkA=14, shrinkB=15, connectionstyle="arc3,rad=0.13", zorder=2,
+                    places[helper], places[client], patchA=dots[helper], patchB=dots[client], shrinkA=1, shrinkB=1,
+                    arrowstyle="-|>", mutation_scale=11, color="#5a6475", lw=0.9, connectionstyle="arc3,rad=0.13", zorder=2,
                 )  # fmt: skip
                 axes.add_patch(arrow)
     axes.set_title("who helps whom" + (", and the coalitions" if coalitions else ""))
