@@ -51,7 +51,7 @@ def values_of(strategy: str, seed: int, validation: int, rounds: int) -> dict[st
         "strategy": strategy, "task": "linear", "num-clients": CLIENTS, "linear-groups": GROUPS, "linear-deviation": 0.05,
         "linear-noise": 1.0, "linear-samples": str(total), "input-shape": str(FEATURES), "test-fraction": TEST / total,
         "validation-fraction": validation / (TRAIN + validation), "num-server-rounds": rounds, "evaluate-every": rounds,
-        "seed": seed, "spo.step": 0.25, "spo.rays": 32, "spo.explore": 1.0,
+        "seed": seed, "spo.local-steps": 1, "spo.samples": TRAIN, "spo.step": 0.25, "spo.rays": 32, "spo.explore": 1.0,
     }  # fmt: skip
 
 

@@ -41,9 +41,11 @@ class SPOSettings(Settings):
     concentration: float = Field(
         0.2, gt=0.0, description="Of the Dirichlet distribution they come from; small: near single clients."
     )
-    local_steps: int = Field(1, ge=1, description="Steps of gradient descent that a client takes from each model.")
+    local_steps: int = Field(
+        10, ge=1, description="Steps of gradient descent that a client takes from each model; 1: the exact front."
+    )
     step: float = Field(0.0, ge=0.0, description="Length of these steps (eta). 0: learning-rate.")
-    samples: int = Field(256, ge=1, description="Most training samples in each of these steps.")
+    samples: int = Field(64, ge=1, description="Most training samples in each of these steps.")
     hidden: int = Field(100, ge=1, description="Width of the hypernetwork.")
     layers: int = Field(2, ge=1, le=3, description="Its hidden layers.")
     chunk: int = Field(16384, ge=1, description="Most numbers that one of its heads makes at once.")
