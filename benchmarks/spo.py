@@ -56,14 +56,14 @@ def values_of(strategy: str, seed: int, validation: int, rounds: int) -> dict[st
 
 
 def simulated(values: dict[str, Any]) -> tuple[RunConfig, dict[str, Any], dict[str, np.ndarray], dict[str, Any], float]:
-    """Configuration, `coalitions.json`, the server's arrays, the last event and the CPU seconds of a run."""
+    """Configuration, `benefits.json`, the server's arrays, the last event and the CPU seconds of a run."""
     config = prepare(values)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
         start = time.process_time()
         run(SimulationGrid(Workers(0), CLIENTS, config, directory), config, path)
         seconds = time.process_time() - start
-        found = json.loads((path / "coalitions.json").read_text())
+        found = json.loads((path / "benefits.json").read_text())
         last = json.loads((path / "events.jsonl").read_text().splitlines()[-1])
         arrays = load_file(path / "checkpoint" / "state.safetensors")
     return parse_config(config)[0], found, arrays, last, seconds

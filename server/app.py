@@ -11,6 +11,7 @@ from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
 from server.benefits import write_benefits
+from server.coalitions import write_coalitions
 from server.matrices import PairMatrix, label_sharing, write_matrices
 from server.report import write_report
 from server.roundlog import RoundLog
@@ -41,7 +42,10 @@ def main(grid: Grid, context: Context) -> None:
     path = new_run_dir(config, prepared=True)
     log(INFO, "run directory: %s", path)
     result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
-    log(INFO, "mean test accuracy: %s", result["mean-test-accuracy"])
+    if result["mean-test-accuracy"]:
+        log(INFO, "mean test accuracy: %s", result["mean-test-accuracy"])
+    else:
+        log(INFO, "mean test loss: %s", {kind: model["mean"]["loss"] for kind, model in result["models"].items()})
     if result["suspects"]:
         log(INFO, "%s", in_words(result["suspects"]))
 
@@ -103,6 +107,7 @@ def run(
             )
         write_json(run_dir / "truth.json", truth)
     write_benefits(run_dir, method.benefits())
+    write_coalitions(run_dir, method.grouping())
     bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.clients, config.seed)
     suspects = write_suspects(run_dir, method.judgement(), bad)
     result = directory.finish()

@@ -14,10 +14,10 @@ ALONE = "#c9d1dc"
 
 
 def write_benefits(run_dir: Path, benefits: Mapping[str, Any]) -> None:
-    """`coalitions.json` and `benefit-graph.svg`, for methods that know."""
+    """`benefits.json` and `benefit-graph.svg`, for methods that know."""
     if not benefits:
         return
-    write_json(run_dir / "coalitions.json", benefits)
+    write_json(run_dir / "benefits.json", benefits)
     draw_graph(run_dir / "benefit-graph.svg", benefits["collaborators"], benefits.get("coalitions", []))
 
 

@@ -168,7 +168,7 @@ def _suspects(judged: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _benefits(run_dir: Path) -> list[dict[str, Any]]:
     """Who is helped by whom, who trains together, and which coalitions break an axiom."""
-    path = run_dir / "coalitions.json"
+    path = run_dir / "benefits.json"
     if not path.exists():
         return []
     told = json.loads(path.read_text())

@@ -102,6 +102,11 @@ class Method(Strategy):
         """Who is helped by whom: `collaborators` of each client, and, where the method formed some, `coalitions`."""
         return {}
 
+    def grouping(self) -> dict[str, Any]:
+        """Who should train together: `coalitions` (name -> members), `mixing` (client -> model -> share), and `vectors`, where
+        each client stands; {} for a method without coalitions."""
+        return {}
+
     def judgement(self) -> dict[str, Any]:
         """Whom the method found out to do harm: `suspects`, and what they were judged by; {} for a method that judges nobody."""
         return {}

@@ -278,7 +278,7 @@ class PFedOCF(Method):
         self.models = [self.mean(members) for members in self.coalitions]
 
     def describe(self, names: Sequence[str], found: Formation) -> dict[str, Any]:
-        return {"coalitions": {str(i): members for i, members in enumerate(self.coalitions)}, **in_words(names, found)}
+        return {"coalitions": self.named_coalitions(), **in_words(names, found)}
 
     # Tests, and what the server keeps.
 
@@ -305,11 +305,7 @@ class PFedOCF(Method):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
         record = super().aggregate_evaluate(server_round, replies)
-        self.event["mixing"] = {
-            client: dict(zip(["own", *map(str, self.of(client))], np.round(weights, 6).tolist(), strict=True))
-            for client, weights in self.mixing.items()
-            if len(weights) == 1 + len(self.of(client))
-        }
+        self.event["mixing"] = self.shares()
         return record
 
     def vector(self, client: str) -> np.ndarray:
@@ -320,14 +316,29 @@ class PFedOCF(Method):
         )
 
     def matrices(self) -> dict[str, tuple[list[str], np.ndarray]]:
-        """Cosines between the clients' models, and in how many coalitions two clients are together."""
+        """Cosines between the clients' models."""
         clients = sorted(self.own, key=name_order)
         vectors = np.stack([self.vector(client) for client in clients])
         lengths = np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)
-        inside = np.array([[client in members for members in self.coalitions] for client in clients], dtype=float)
-        inside = inside.reshape(len(clients), len(self.coalitions))
-        cosines = vectors @ vectors.T / np.outer(lengths, lengths)
-        return {"similarity": (clients, cosines), "together": (clients, inside @ inside.T)}
+        return {"similarity": (clients, vectors @ vectors.T / np.outer(lengths, lengths))}
+
+    def grouping(self) -> dict[str, Any]:
+        return {
+            "coalitions": self.named_coalitions(),
+            "mixing": self.shares(),
+            "vectors": {client: self.vector(client) for client in sorted(self.own, key=name_order)},
+        }
+
+    def named_coalitions(self) -> dict[str, list[str]]:
+        return {str(i): members for i, members in enumerate(self.coalitions)}
+
+    def shares(self) -> dict[str, dict[str, float]]:
+        """What each client's personal model is mixed of."""
+        return {
+            client: dict(zip(["own", *map(str, self.of(client))], np.round(weights, 6).tolist(), strict=True))
+            for client, weights in self.mixing.items()
+            if len(weights) == 1 + len(self.of(client))
+        }
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()

@@ -94,7 +94,7 @@ def test_front_preferences_collaborators_and_models(federate):
         theta = np.append(model["classifier.weight"].ravel(), model["classifier.bias"])
         assert ((y - theta @ x.T) ** 2).mean() < 1.1 * best  # nearly as good as the exact model of the best of all sets
         np.testing.assert_allclose(theta, method_of(run).made_for(method_of(run).preference(client))["classifier"], rtol=1e-5)
-    told = json.loads((run.path / "coalitions.json").read_text())
+    told = json.loads((run.path / "benefits.json").read_text())
     assert {name: set(others) for name, others in told["collaborators"].items()} == GROUPS
     assert (run.path / "benefit-graph.svg").read_text().count("<path") > 8
     assert "data:image/svg+xml;base64" in (run.path / "report.html").read_text()
@@ -211,7 +211,7 @@ def test_a_client_that_fails_in_the_search_is_named_and_stays_alone(strategy, ki
     last = run.events[-1]
     assert list(last["not-searched"]) == ["1"] and reason in last["not-searched"]["1"]
     assert set(last["preferences"]) == {"0", "2", "3"}
-    told = json.loads((run.path / "coalitions.json").read_text())
+    told = json.loads((run.path / "benefits.json").read_text())
     assert told["collaborators"]["1"] == ["1"] and set(run.result["models"]["personal"]["clients"]) == set(GROUPS)
     if strategy == "ce":
         assert sorted(itertools.chain(*told["coalitions"])) == sorted(GROUPS)
