@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, Error, Message
 
-from cli.simulation import Workers
 from server.app import initial_layout
 from strategies.federation import RunFailed
 from strategies.registry import METHODS, default_config, parse_config, section_of
@@ -365,4 +364,3 @@ def test_workers_answer_with_an_error_when_a_client_fails(federate, monkeypatch)
     monkeypatch.setattr(client.app, "train_network", broken)
     with pytest.raises(RunFailed, match="RuntimeError: no hands"):
         federate(strategy="fedavg", model="linear", round_retries=0)
-    assert Workers(0).pool is None
