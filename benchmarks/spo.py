@@ -2,13 +2,15 @@
 
     python benchmarks/spo.py [--seeds 10] [--validation 100,1000]
 
-The task: six clients in two groups of three, 20 features, 100 training samples each, noise 1, coefficients that differ by 0.05 N(0, 1)
-within a group. Then training with one's group is the best in expectation: n = 100 is below noise² / deviation² = 400. Everything is run as
-`coterie run` does it, in one process.
+The task: six clients in two groups of three, 20 features, 100 training samples each, noise 1, coefficients that differ by
+0.05 N(0, 1) within a group. Then training with one's group is the best in expectation: n = 100 is below noise² / deviation²
+= 400. Everything is run as `coterie run` does it, in one process.
 
-1. The loss of the hypernetwork's models, sum_i d_i L_i, against the exact minimum theta(d) = (sum d_i A_i)^-1 sum d_i b_i, in per cent
+1. The loss of the hypernetwork's models, sum_i d_i L_i, against the exact minimum theta(d) = (sum d_i A_i)^-1 sum d_i b_i,
+in per cent
    above it: the mean over the simplex (Dirichlet 1), near its corners (Dirichlet 0.1), and over the side of one group.
-2. The collaborators found, against (a) the own group, (b) the best of all 32 sets by the true risk of the exact models, with the data
+2. The collaborators found, against (a) the own group, (b) the best of all 32 sets by the true risk of the exact models,
+with the data
    as drawn, and how the models do: squared distance to the true coefficients, in per cent of that of the own least squares model.
 3. The coalitions of `ce`: in how many seeds they are the two groups, and in how many an axiom is broken.
 4. CPU seconds of one run of `spo` for all six clients, without the imports of Python.
@@ -100,7 +102,9 @@ def gaps(config: RunConfig, hyper: Hypernetwork) -> list[float]:
     return result
 
 
-def judge(config: RunConfig, hyper: Hypernetwork, found: dict[str, Any], last: dict[str, Any]) -> tuple[int, int, float]:
+def judge(
+    config: RunConfig, hyper: Hypernetwork, found: dict[str, Any], last: dict[str, Any]
+) -> tuple[int, int, float]:
     """Clients whose set is its group, clients whose set is the best of all, and the risk in per cent of the own model's."""
     a, b, _ = moments_of(config)
     true = np.pad(linear_parameters(linear_recipe(config, CLIENTS)), ((0, 0), (0, 1)))
@@ -139,7 +143,7 @@ def main(seeds: int, validations: list[int], rounds: int) -> None:
         print(
             f"{validation} validation samples, {rounds} rounds, {seeds} seeds\n"
             f"  above the exact front: {simplex:.2f} % on the simplex, {corners:.2f} % near its corners, {side:.2f} % in a group\n"
-            f"  collaborators are the group: {sum(group)} of {seeds * CLIENTS} clients, all six in {group.count(CLIENTS)} seeds, "
+            f"  collaborators are the group: {sum(group)} of {seeds * CLIENTS} clients, all six in {group.count(CLIENTS)}, "
             f"four or more in {sum(g >= 4 for g in group)}\n"
             f"  collaborators are the best of 32 sets: {sum(best)} of {seeds * CLIENTS} clients, all six in "
             f"{best.count(CLIENTS)} seeds, four or more in {sum(g >= 4 for g in best)}\n"

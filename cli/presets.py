@@ -94,7 +94,8 @@ QUICK_IMAGES: dict[str, Value] = {
     "shapleyfl.budget": 200,
 }
 
-SPO_SOURCE = "Cui et al. 2022, arXiv:2108.07926"  # without Per-FedAvg, pFedMe, LG-FedAvg, pFedHN, AFL and q-FFL, which are not here
+SPO_SOURCE = "Cui et al. 2022, arXiv:2108.07926"
+
 
 def _ocf(clients: int, groups: int, quick: Mapping[str, Value]) -> Preset:
     return Preset(

@@ -1,7 +1,7 @@
 """SPO on the client: the losses of a hypernetwork's models on the own samples, and their gradients.
 
-The client sees models without knowing whose preferences they stand for. On training samples it answers with the gradient of each; on
-validation samples with all losses and the gradient of the best model, which is all that the server's search needs.
+The client sees models without knowing whose preferences they stand for. On training samples it answers with the gradient of
+each; on validation samples with all losses and the gradient of the best model, which is all that the server's search needs.
 """
 
 import time
@@ -28,7 +28,10 @@ def losses_and_gradients(me: Participant, order: RaysOrder, records: RecordDict)
         validation = me.validation_samples()
         if not len(validation):
             raise Refused("this client has no validation sample to judge models by")
-        number, (gradients, losses) = len(validation), validation_gradient(network, models, validation, me.train_samples())
+        number, (gradients, losses) = (
+            len(validation),
+            validation_gradient(network, models, validation, me.train_samples()),
+        )
         losses = np.nan_to_num(losses, nan=WORST, posinf=WORST)
     metrics = {
         "num-samples": number,

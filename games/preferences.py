@@ -1,13 +1,15 @@
 """The preferences d on the simplex over clients that suit one client best: a quasi-Newton search that asks for few evaluations.
 
-Somebody else evaluates: `Search.candidates()` are points to try, and `Search.learn` takes their losses and, for the best of them, the
-slope g = d loss / d preferences. One exchange tries several points at once, so that no step length has to be chosen:
+Somebody else evaluates: `Search.candidates()` are points to try, and `Search.learn` takes their losses and, for the best of
+them, the slope g = d loss / d preferences. One exchange tries several points at once, so that no step length has to be
+chosen:
 
     q            the minimum on the simplex of g (x - d) + (x - d) B (x - d) / 2,  B: curvature learned from slopes (BFGS)
     candidates   d + t (q - d) for t in {1, 1/2, 1/8}, and the nearest points of the simplex to d - b g for three lengths b
 
-The first candidates are the client alone, all together, and the client with each other one: the loss need not be convex in d. Clients
-outside `allowed` never get weight. If no candidate is better, steps become shorter; the search is over when they are tiny.
+The first candidates are the client alone, all together, and the client with each other one: the loss need not be convex in
+d. Clients outside `allowed` never get weight. If no candidate is better, steps become shorter; the search is over when they
+are tiny.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Collaboration equilibrium (Cui et al. 2022): clients form coalitions that nobody has reason to leave, and each coalition trains.
+"""Collaboration equilibrium (Cui et al. 2022): clients form coalitions that nobody has reason to leave, and these train.
 
-The first rounds are SPO: a hypernetwork of the Pareto front, then each client's collaborators. The benefit graph has an edge from
-each collaborator to the client it helps; strongly connected components without an edge from outside are coalitions. The others are
-asked again whom they would choose among themselves (games/equilibrium.py). From then on every coalition is a FedAvg of its own that
-starts from the hypernetwork's model for all its members alike.
+The first rounds are SPO: a hypernetwork of the Pareto front, then each client's collaborators. The benefit graph has an
+edge from each collaborator to the client it helps; strongly connected components without an edge from outside are
+coalitions. The others are asked again whom they would choose among themselves (games/equilibrium.py). From then on every
+coalition is a FedAvg of its own that starts from the hypernetwork's model for all its members alike.
 
-Whether the coalitions are an equilibrium is checked with the clients' validation losses. U_i(C) is minus the least loss of the models
+Whether the coalitions are an equilibrium is checked with the clients' validation losses. U_i(C) is minus the least loss of
+the models
 for equal preferences among any part of C with i in it, and of those that the searches found there.
 """
 
@@ -113,7 +114,9 @@ class CE(SPO):
         losses: dict[str, list[np.ndarray]] = {name: [] for name in tried}
         most = max((len(rows) for rows in tried.values()), default=0)
         for start in range(0, most, ROWS_AT_ONCE):
-            self.tried = {n: r[start : start + ROWS_AT_ONCE] for n, r in tried.items() if n in losses and len(r) > start}
+            self.tried = {
+                n: r[start : start + ROWS_AT_ONCE] for n, r in tried.items() if n in losses and len(r) > start
+            }
             connected = [name for name in self.tried if name in self.federation.clients]
             answers = self.ask(connected, server_round, timeout) if connected else {}
             for name in list(self.tried):
@@ -126,7 +129,7 @@ class CE(SPO):
     # Coalitions train.
 
     def formed(self, server_round: int) -> bool:
-        return server_round > self.exploring
+        return bool(server_round > self.exploring)
 
     def parts_sent(self) -> tuple[str, ...]:
         return tuple(p for p in self.layout.parts if not (p in STATISTICS and self.config.buffers == "local"))

@@ -1,12 +1,14 @@
 """SPO (Cui et al. 2022): a hypernetwork learns the Pareto front of all clients, and each client finds its place on it.
 
-A model for every preference: theta(d) minimises sum_i d_i L_i, for d on the simplex over clients. In every round the server draws
-preferences, sends the hypernetwork's models for them, all in one message, and gets from each client the gradients of its own loss:
+A model for every preference: theta(d) minimises sum_i d_i L_i, for d on the simplex over clients. In every round the server
+draws preferences, sends the hypernetwork's models for them, all in one message, and gets from each client the gradients of
+its own loss:
 
     G(d) = sum_i d_i grad L_i(theta(d))          theta(d) <- theta(d) - eta G(d), by the hypernetwork (tasks/hypernetwork.py)
 
-After the last round it searches, for each client, the preferences whose model has the least loss on the client's validation samples
-(games/preferences.py). That model is the client's own; whom d* gives weight to, d*_j >= threshold max d*, are its collaborators.
+After the last round it searches, for each client, the preferences whose model has the least loss on the client's validation
+samples (games/preferences.py). That model is the client's own; whom d* gives weight to, d*_j >= threshold max d*, are its
+collaborators.
 
 The hypernetwork never leaves the server: a client sees models on its way to its own, and not whose preferences they stand for.
 """
@@ -82,7 +84,9 @@ class SPO(Method):
         if not self.roster:
             self.roster = self.federation.clients
         if len(self.roster) < 2:
-            raise RunFailed(f"strategy = {self.name!r}: needs two clients or more to find out who helps whom; there is one")
+            raise RunFailed(
+                f"strategy = {self.name!r}: needs two clients or more to find out who helps whom; there is one"
+            )
         blind = [name for name in self.roster if name in hellos and not hellos[name].num_validation]
         if len(blind) == len(self.roster):
             raise RunFailed(
@@ -196,7 +200,7 @@ class SPO(Method):
             self.event |= self.told()
 
     def search(self, allowed: frozenset[int], server_round: int, timeout: float) -> dict[str, Search]:
-        """For each of the allowed clients: the best preferences that give weight to these only. Who cannot be asked is left out."""
+        """For each of the allowed clients: the best preferences with weight for these only. Who cannot be asked is left out."""
         connected = set(self.federation.clients)
         names = [self.roster[i] for i in sorted(allowed) if self.roster[i] in connected]
         able = [name for name in names if self.federation.hellos[name].num_validation]

@@ -1,7 +1,7 @@
 """Losses of several models on the same samples, and their gradients.
 
-The models are rows of one matrix per part. Networks of linear layers are evaluated all at once (torch.func.vmap), others one after the
-other: side by side, convolutions with different weights are slower.
+The models are rows of one matrix per part. Networks of linear layers are evaluated all at once (torch.func.vmap), others
+one after the other: side by side, convolutions with different weights are slower.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,8 @@ def training_gradients(
 ) -> tuple[Rows, np.ndarray]:
     """The gradient of each model's loss on at most `most` samples, and the losses, (models,).
 
-    With more `steps` every model takes steps of gradient descent, each on other samples, and the sum of the gradients on its way is
+    With more `steps` every model takes steps of gradient descent, each on other samples, and the sum of the gradients on
+    its way is
     returned, with the mean of the losses.
     """
     here = {part: torch.from_numpy(np.array(rows)).to(samples.y.device) for part, rows in models.items()}
@@ -85,13 +86,13 @@ def is_simple(network: Network) -> bool:
 
 
 def _all_at_once(network: Network, models: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    names = {parameter: name for name, parameter in network.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in network.named_parameters()}
     layout = {part: [(names[p], p.shape) for p in _parameters(network, part)] for part in models}
 
     def loss_of(rows: dict[str, Tensor]) -> Tensor:
         tensors: dict[str, Tensor] = {}
         for part, row in rows.items():
-            pieces = row.split([shape.numel() for _, shape in layout[part]])
+            pieces = torch.split(row, [shape.numel() for _, shape in layout[part]])
             tensors |= {name: piece.view(shape) for (name, shape), piece in zip(layout[part], pieces, strict=True)}
         return sample_loss(functional_call(network, tensors, (x,)), y)
 

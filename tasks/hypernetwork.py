@@ -2,16 +2,17 @@
 
     h = MLP(sqrt(N) d)        theta(d) = theta_0 + s (shift + head_l(h) for every tensor l of the model)
 
-theta_0 is the run's initial model, s the root mean square of its weights, so that a step of the optimiser means the same for every
-model; heads start at 0. A tensor of up to `chunk` numbers has a linear head of its own. A larger one is made in chunks, by one head
-for all its chunks, from relu(h + e_c) with a learned vector e_c for each chunk: a head of (hidden x chunk) numbers instead of
+theta_0 is the run's initial model, s the root mean square of its weights, so that a step of the optimiser means the same
+for every model; heads start at 0. A tensor of up to `chunk` numbers has a linear head of its own. A larger one is made in
+chunks, by one head for all of them, from relu(h + e_c) with a learned vector e_c for each chunk: a head of (hidden x chunk) numbers instead of
 (hidden x size).
 
-Learning. Somebody else knows the gradient G(d) of the loss that theta(d) should make small. `follow` moves the hypernetwork so that
-theta(d) comes close to theta(d) - eta G(d) for all the given d at once: a few steps of Adam on the squared distance. The first is the
-back-propagation of eta G; more steps get more out of gradients that were expensive to come by.
+Learning. Somebody else knows the gradient G(d) of the loss that theta(d) should make small. `follow` moves the hypernetwork
+so that theta(d) comes close to theta(d) - eta G(d) for all the given d at once: a few steps of Adam on the squared
+distance. The first is the back-propagation of eta G; more steps get more out of gradients that were expensive to come by.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -36,6 +37,7 @@ class Hypernetwork(nn.Module):
         """For models like `network`, whose weights are theta_0."""
         super().__init__()
         self.clients = clients
+        self.taken = 0  # steps of Adam
         self.sizes = {
             part: [tensor.numel() for tensor in network.parameters_of(part)]
             for part in WEIGHTS
@@ -43,12 +45,12 @@ class Hypernetwork(nn.Module):
         }
         start = torch.cat([network.parts[part].detach() for part in self.sizes])
         self.scale = float(start.square().mean().sqrt()) or 1.0
-        self.register_buffer("start", start.clone())
+        self.start = start.clone()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             widths = [clients] + [hidden] * layers
             self.trunk = nn.Sequential(
-                *[m for a, b in zip(widths, widths[1:], strict=False) for m in (nn.Linear(a, b), nn.ReLU())]
+                *[m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
             )
             sizes = [size for part in self.sizes.values() for size in part]
             self.heads = nn.ModuleList([Head(hidden, size, chunk) for size in sizes])
@@ -97,7 +99,7 @@ class Hypernetwork(nn.Module):
         for i in range(steps):
             self.gradient.zero_()
             loss = 0.5 * (count * (self(d) - target).square()).sum() / self.scale**2
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             self._adam(rate * (1 - i / steps))
         with torch.no_grad():
             left = float((count * (self(d) - target).square()).sum())
@@ -140,7 +142,6 @@ class Hypernetwork(nn.Module):
         parameters = list(self.parameters())
         self.flat = torch.cat([p.detach().flatten() for p in parameters])
         self.gradient, self.mean, self.square = (torch.zeros_like(self.flat) for _ in range(3))
-        self.taken = 0
         place = 0
         for p in parameters:
             where = slice(place, place + p.numel())

@@ -113,7 +113,13 @@ SMALL = {
     "round-timeout": 30.0,
     "join-timeout": 5.0,
 }
-SMALL_HYPERNETWORK = {"spo.hidden": 8, "spo.server-steps": 2, "spo.rays": 4, "spo.search-steps": 3, "spo.local-steps": 2}
+SMALL_HYPERNETWORK = {
+    "spo.hidden": 8,
+    "spo.server-steps": 2,
+    "spo.rays": 4,
+    "spo.search-steps": 3,
+    "spo.local-steps": 2,
+}
 
 
 @pytest.fixture

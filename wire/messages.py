@@ -157,8 +157,9 @@ class MixOrder(_Record):
 class RaysOrder(_Record):
     """Losses and gradients of the `rows` models that came along (SPO, CE).
 
-    With `steps` above 0 on training samples, at most `samples` of them in each of so many steps of gradient descent, `step` long: the
-    reply has the sum of each model's gradients on its way, a row each. With 0 on validation samples: the gradient of the best model only.
+    With `steps` above 0 on training samples, at most `samples` of them in each of so many steps of gradient descent, `step`
+    long: the reply has the sum of each model's gradients on its way, a row each. With 0 on validation samples: the gradient
+    of the best model only.
     """
 
     round: int

@@ -39,8 +39,6 @@ LINEAR = {  # two groups of clients with the same coefficients and 30 training s
 }
 
 
-
-
 def is_search(message: Message) -> bool:
     return (
         message.metadata.message_type == TRAIN_RAYS
@@ -93,7 +91,9 @@ def test_front_preferences_collaborators_and_models(federate):
         model = run.personal(client)
         theta = np.append(model["classifier.weight"].ravel(), model["classifier.bias"])
         assert ((y - theta @ x.T) ** 2).mean() < 1.1 * best  # nearly as good as the exact model of the best of all sets
-        np.testing.assert_allclose(theta, method_of(run).made_for(method_of(run).preference(client))["classifier"], rtol=1e-5)
+        np.testing.assert_allclose(
+            theta, method_of(run).made_for(method_of(run).preference(client))["classifier"], rtol=1e-5
+        )
     told = json.loads((run.path / "benefits.json").read_text())
     assert {name: set(others) for name, others in told["collaborators"].items()} == GROUPS
     assert (run.path / "benefit-graph.svg").read_text().count("<path") > 8

@@ -42,11 +42,14 @@ def by_hand(network, row, samples):
     out = network(samples.x)
     loss = functional.mse_loss(out[:, 0], samples.y) if samples.regression else functional.cross_entropy(out, samples.y)
     loss.backward()
-    return {p: torch.cat([t.grad.flatten() for t in network.parameters_of(p)]).numpy() for p in row}, float(loss.detach())
+    return {p: torch.cat([t.grad.flatten() for t in network.parameters_of(p)]).numpy() for p in row}, float(
+        loss.detach()
+    )
 
 
 @pytest.mark.parametrize(
-    ("model", "samples"), [("mlp", table()), ("linear", table(regression=True)), ("lenet5", images()), ("cnn", images())]
+    ("model", "samples"),
+    [("mlp", table()), ("linear", table(regression=True)), ("lenet5", images()), ("cnn", images())],
 )
 def test_one_step_is_the_gradient_of_each_model(model, samples):
     outputs = 1 if samples.regression else 3
@@ -77,7 +80,9 @@ def test_more_steps_are_gradient_descent():
     network, samples = build_network("mlp", (6,), 3, seed=1), table()
     models = several(network, 2)
     kept = {part: rows.copy() for part, rows in models.items()}
-    total, losses = training_gradients(network, models, samples, steps=3, rate=0.02, most=100, rng=np.random.default_rng(0))
+    total, losses = training_gradients(
+        network, models, samples, steps=3, rate=0.02, most=100, rng=np.random.default_rng(0)
+    )
     row = {part: rows[1].copy() for part, rows in models.items()}
     sums, seen = {part: np.zeros_like(value) for part, value in row.items()}, []
     for _ in range(3):

@@ -83,7 +83,7 @@ def client_data(seed):
 
 
 def test_back_propagation_on_the_server_is_that_of_the_composed_loss():
-    """sum_i d_i L_i(HN(d)) by autograd through everything, against the clients' gradients sent up and carried on by the server."""
+    """sum_i d_i L_i(HN(d)) by autograd through everything, against the clients' gradients, carried on by the server."""
     network, hyper = small(chunk=64)
     shaken(hyper)
     d = rays(1)
@@ -148,7 +148,9 @@ def test_it_comes_closer_to_where_the_gradients_point():
 
 def regression(clients=6, features=20, samples=100, seed=0):
     rng = np.random.default_rng(seed)
-    thetas = np.repeat(rng.normal(size=(2, features)), clients // 2, axis=0) + rng.uniform(-0.05, 0.05, (clients, features))
+    thetas = np.repeat(rng.normal(size=(2, features)), clients // 2, axis=0) + rng.uniform(
+        -0.05, 0.05, (clients, features)
+    )
     x = rng.normal(size=(clients, samples, features))
     y = np.einsum("csf,cf->cs", x, thetas) + rng.normal(size=(clients, samples))
     return np.einsum("csf,csg->cfg", x, x) / samples, np.einsum("csf,cs->cf", x, y) / samples, (y**2).mean(axis=1)
