@@ -142,7 +142,7 @@ def main(seeds: int, validations: list[int], rounds: int) -> None:
         simplex, corners, side = np.mean(front, axis=0)
         print(
             f"{validation} validation samples, {rounds} rounds, {seeds} seeds\n"
-            f"  above the exact front: {simplex:.2f} % on the simplex, {corners:.2f} % near its corners, {side:.2f} % in a group\n"
+            f"  above the exact front: {simplex:.2f} % on the simplex, {corners:.2f} % near corners, {side:.2f} % in a group\n"
             f"  collaborators are the group: {sum(group)} of {seeds * CLIENTS} clients, all six in {group.count(CLIENTS)}, "
             f"four or more in {sum(g >= 4 for g in group)}\n"
             f"  collaborators are the best of 32 sets: {sum(best)} of {seeds * CLIENTS} clients, all six in "

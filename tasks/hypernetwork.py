@@ -4,8 +4,8 @@
 
 theta_0 is the run's initial model, s the root mean square of its weights, so that a step of the optimiser means the same
 for every model; heads start at 0. A tensor of up to `chunk` numbers has a linear head of its own. A larger one is made in
-chunks, by one head for all of them, from relu(h + e_c) with a learned vector e_c for each chunk: a head of (hidden x chunk) numbers instead of
-(hidden x size).
+chunks, by one head for all of them, from relu(h + e_c) with a learned vector e_c for each chunk: a head of (hidden x chunk)
+numbers instead of (hidden x size).
 
 Learning. Somebody else knows the gradient G(d) of the loss that theta(d) should make small. `follow` moves the hypernetwork
 so that theta(d) comes close to theta(d) - eta G(d) for all the given d at once: a few steps of Adam on the squared
