@@ -208,9 +208,13 @@ class Method(Strategy):
     def evaluates(self, server_round: int) -> bool:
         return server_round % self.config.evaluate_every == 0 or server_round == self.num_rounds
 
+    def trainers(self) -> list[str]:
+        """Who may be asked to train: all that are connected."""
+        return self.federation.clients
+
     def sample(self, server_round: int) -> list[str]:
-        """The clients that train in this round: a seeded share of those connected."""
-        clients = self.federation.clients
+        """The clients that train in this round: a seeded share of those who can."""
+        clients = self.trainers()
         number = min(len(clients), max(1, round(self.config.fraction_train * len(clients))))
         rng = generator(self.config.seed, "sample", server_round)
         return [clients[i] for i in sorted(rng.permutation(len(clients))[:number])]

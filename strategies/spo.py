@@ -120,16 +120,17 @@ class SPO(Method):
     def uploads(self) -> tuple[str, ...]:
         return tuple(part for part in WEIGHTS if part in self.layout.parts)
 
-    def sample(self, server_round: int) -> list[str]:
+    def trainers(self) -> list[str]:
         """Who joined late is not among those whose preferences the hypernetwork knows."""
-        return [name for name in super().sample(server_round) if name in self.roster]
+        here = [name for name in super().trainers() if name in self.roster]
+        if not here:
+            raise RunFailed("none of the clients that this run began with is there any more; start them again")
+        return here
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         asked = self.sample(server_round)
-        if not asked:
-            raise RunFailed(f"round {server_round}: none of the clients that this run began with is there any more")
         self.draw(server_round, asked)
         return self._messages(TRAIN_RAYS, asked, self.train_content, server_round)
 
@@ -201,9 +202,14 @@ class SPO(Method):
 
     def search(self, allowed: frozenset[int], server_round: int, timeout: float) -> dict[str, Search]:
         """For each of the allowed clients: the best preferences with weight for these only. Who cannot be asked is left out."""
-        connected = set(self.federation.clients)
-        names = [self.roster[i] for i in sorted(allowed) if self.roster[i] in connected]
-        able = [name for name in names if self.federation.hellos[name].num_validation]
+        able = []
+        for name in [self.roster[i] for i in sorted(allowed)]:
+            if name not in self.federation.clients:
+                self.event["not-searched"][name] = "not connected"
+            elif not self.federation.hellos[name].num_validation:
+                self.event["not-searched"][name] = "no validation sample"
+            elif name not in self.event["not-searched"]:
+                able.append(name)
         self.searches = {name: Search(self.roster.index(name), len(self.roster), allowed) for name in able}
         for _ in range(self.settings.search_steps):
             asked = [name for name, search in self.searches.items() if not search.finished]

@@ -25,13 +25,22 @@ def test_the_synthetic_preset_in_small(tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["spo", "ce"])
 def test_real_processes_come_to_the_same_result(sandbox: Any, strategy: str) -> None:
-    common = ("--strategy", strategy, "--task", "linear", "--input-shape", "4", "--num-server-rounds", "2")
+    common = (
+        "--strategy",
+        strategy,
+        "--task",
+        "linear",
+        "--input-shape",
+        "4",
+        "--num-server-rounds",
+        "2" if strategy == "ce" else "1",
+    )
     common += ("--set", "spo.hidden=8", "--set", "spo.rays=4", "--set", "spo.search-steps=2")
-    up = sandbox.coterie("up", "--clients", "3", *common, "--run-dir", "up")
+    up = sandbox.coterie("up", "--clients", "2", *common, "--run-dir", "up")
     assert up.returncode == 0, up.stderr
-    done = sandbox.coterie("run", "--num-clients", "3", *common, "--workers", "1", "--run-dir", "run")
+    done = sandbox.coterie("run", "--num-clients", "2", *common, "--workers", "1", "--run-dir", "run")
     assert done.returncode == 0, done.stderr
     assert (sandbox.path / "up" / "result.json").read_bytes() == (sandbox.path / "run" / "result.json").read_bytes()
     first, second = (json.loads((sandbox.path / name / "benefits.json").read_text()) for name in ("up", "run"))
-    assert first == second and set(first["collaborators"]) == {"0", "1", "2"}
+    assert first == second and set(first["collaborators"]) == {"0", "1"}
     assert sandbox.left() == []
