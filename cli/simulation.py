@@ -6,12 +6,13 @@ a worker. Workers are forked where that is safe to do (Linux), so that they shar
 
 import multiprocessing
 import os
+import selectors
 import sys
 import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -39,6 +40,7 @@ class Workers:
         self.busy: dict[Connection, str] = {}  # -> the message that it works on
         self.queue: deque[tuple[str, Message, Context]] = deque()
         self.done: deque[tuple[str, Message]] = deque()
+        self.selector = selectors.DefaultSelector()
 
     def submit(self, identifier: str, message: Message, context: Context) -> None:
         if not self.count:
@@ -53,20 +55,21 @@ class Workers:
         """Messages answered since the last call; waits a moment for the first."""
         if not self.done and not self.busy:
             time.sleep(WAIT_SECONDS)
-        for connection in wait(list(self.busy), 0 if self.done else WAIT_SECONDS) if self.busy else ():
-            assert isinstance(connection, Connection)
+        for key, _ in self.selector.select(0 if self.done else WAIT_SECONDS) if self.busy else ():
+            connection: Connection = key.data
             try:
-                self.done.append((self.busy[connection], connection.recv()))
+                reply = connection.recv()
             except (EOFError, OSError):
                 raise RunFailed(DEAD_WORKER) from None
+            self.done.append((self.busy.pop(connection), reply))
             self.idle.append(connection)
-            del self.busy[connection]
             self._hand_out()
         answers = list(self.done)
         self.done.clear()
         return answers
 
     def close(self) -> None:
+        self.selector.close()
         for connection in (*self.idle, *self.busy):
             connection.close()
         for process in self.processes:
@@ -85,6 +88,7 @@ class Workers:
             theirs.close()
             self.processes.append(process)
             self.idle.append(ours)
+            self.selector.register(ours, selectors.EVENT_READ, ours)
 
     def _hand_out(self) -> None:
         while self.idle and self.queue:

@@ -15,7 +15,7 @@ from client.coalition import weighted_mean
 from games.mixing import mixing_weights_from_outputs
 from tasks.models import Network
 from tasks.training import Samples, evaluate, outputs
-from wire.messages import Parts
+from wire.arrays import Parts
 
 STEPS = (0.1, 0.25, 0.5, 0.75, 0.9)
 PASSES = 2

@@ -19,9 +19,10 @@ from client.store import OWN
 from client.training import train_and_upload
 from tasks.models import WEIGHTS, Network
 from tasks.training import Samples, evaluate
-from wire.checks import Refused, checked_array
+from wire.arrays import Parts
+from wire.checks import Refused, checked_parts
 from wire.config import ConfigError
-from wire.messages import OTHERS, CoalitionOrder, MixOrder, Parts, TrainOrder, reply
+from wire.messages import OTHERS, CoalitionOrder, MixOrder, TrainOrder, reply
 
 WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
 
@@ -55,13 +56,14 @@ def train(me: Participant, order: CoalitionOrder, records: RecordDict) -> Record
 
 
 def own_model(me: Participant, order: CoalitionOrder, records: RecordDict, network: Network) -> Parts:
-    """What the server sent, because this client failed before; else what it kept; at first the initial model."""
-    if sent := received_parts(records, network):
-        return sent
+    """What this client kept; if that is gone, what the server sent in its place; at first the initial model."""
     kept = me.store.recall(OWN, order.round)
-    if order.continues and (kept is None or kept.round < order.continues):
+    if kept is not None and kept.round >= order.continues:
+        return kept.arrays
+    sent = received_parts(records, network)
+    if order.continues and not sent:
         raise Refused(f"the model that this client trained in round {order.continues} is not here: send it")
-    return kept.arrays if kept else {}
+    return sent
 
 
 def estimate(me: Participant, order: CoalitionOrder) -> RecordDict:
@@ -138,11 +140,7 @@ def received_rows(records: RecordDict, network: Network, rows: int) -> list[Part
     """The models that the server sent, checked."""
     if not rows:
         return []
-    sent = records.array_records.get(OTHERS, ArrayRecord())
-    arrays = {
-        part: checked_array(part, sent, np.empty((rows, like.size), like.dtype))
-        for part, like in network.dump().items()
-    }
+    arrays = checked_parts(records.array_records.get(OTHERS, ArrayRecord()), network.like(rows=rows))
     if "buffers" in arrays and (arrays["buffers"][:, network.variances()] < 0).any():
         raise Refused("buffers: a running variance is negative")
     return [{part: array[i] for part, array in arrays.items()} for i in range(rows)]

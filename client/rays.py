@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, RecordDict
 from client.participant import Participant
 from tasks.gradients import Rows, training_gradients, validation_gradient
 from tasks.models import WEIGHTS, Network
-from wire.checks import Refused, checked_array
+from wire.checks import Refused, checked_parts
 from wire.messages import MODEL, RaysOrder, reply
 
 WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
@@ -66,8 +66,6 @@ def _on_training(
 
 def received_models(records: RecordDict, network: Network, rows: int) -> Rows:
     """The models that came along, checked, a row each."""
-    sent = records.array_records.get(MODEL, ArrayRecord())
-    like = {part: value for part, value in network.dump(WEIGHTS).items()}
-    if set(sent) != set(like) or rows < 1:
-        raise Refused(f"expected models with the parts {sorted(like)}, got {rows} with {sorted(sent)}")
-    return {part: checked_array(part, sent, np.empty((rows, value.size), value.dtype)) for part, value in like.items()}
+    if rows < 1:
+        raise Refused(f"{rows} models were sent; there must be one or more")
+    return checked_parts(records.array_records.get(MODEL, ArrayRecord()), network.like(WEIGHTS, rows=rows))

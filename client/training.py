@@ -7,7 +7,8 @@ from client.privacy import train_privately, with_noise
 from tasks.models import Network
 from tasks.training import Samples, Trained
 from tasks.training import train as train_network
-from wire.messages import Parts, TrainOrder
+from wire.arrays import Parts
+from wire.messages import TrainOrder
 
 
 def train_and_upload(me: Participant, order: TrainOrder, network: Network) -> tuple[dict[str, float], Parts]:

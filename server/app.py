@@ -23,10 +23,10 @@ from strategies.registry import METHODS, parse_config, section_of
 from tasks.models import ModelError, Network, build_network, has_batchnorm
 from tasks.resolve import model_name, task_spec
 from tasks.samples import DataError
+from wire.arrays import pack
 from wire.attack import AttackSettings
 from wire.checks import Layout
 from wire.config import ConfigError, RunConfig, Settings, Value
-from wire.messages import pack
 from wire.privacy import PrivacySettings
 from wire.randomness import derive_seed
 

@@ -20,10 +20,11 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from strategies.federation import Federation, Progress, RunFailed, name_order
 from strategies.observer import Observer
+from wire.arrays import Parts, pack, unpack
 from wire.checks import Layout, Refused, Update, check_evaluation, check_update
 from wire.config import RunConfig, Settings
 from wire.fingerprint import fingerprint
-from wire.messages import EVALUATE, TRAIN, Parts, pack, unpack
+from wire.messages import EVALUATE, TRAIN
 from wire.randomness import generator
 
 WAVE_BYTES = 512 * 2**20  # of models in flight while clients are tested

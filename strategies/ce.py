@@ -26,8 +26,9 @@ from games.preferences import even
 from strategies.fedavg import average, sample_weights
 from strategies.spo import SPO
 from tasks.models import STATISTICS, WEIGHTS
+from wire.arrays import Parts, pack
 from wire.checks import Update, check_update
-from wire.messages import TRAIN, EvaluateOrder, Parts, TrainOrder, content, pack
+from wire.messages import TRAIN, EvaluateOrder, TrainOrder, content
 
 MOST_PARTS = 256  # coalitions that one client is asked about when the axioms are checked
 ROWS_AT_ONCE = 64

@@ -7,18 +7,39 @@ more than what its coalitions would have been without it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from games.formation import Coalition, Formation, Question, formation
 from games.overlap import LinearGame
 from strategies.federation import name_order
+from wire.config import Settings
 
+MIXED = ("overlapping", "disjoint", "grand-mixed")  # mechanisms whose personal models are mixtures
 SHOWN = 1000  # joins and refusals in an event line
 
 Answers = dict[int, Sequence[float]]
 Ask = Callable[[Mapping[int, list[Coalition]]], tuple[Answers, dict[int, str]]]  # -> answers, why others gave none
+
+
+class OCFSettings(Settings):
+    mechanism: Literal["overlapping", "disjoint", "grand", "grand-mixed", "local"] = Field(
+        "overlapping",
+        description="Which coalitions: overlapping, at most one each, all in one (alone, or mixed with the own model), none.",
+    )
+    game: Literal["auto", "closed", "measured"] = Field(
+        "auto",
+        description="Errors in closed form from least squares, or measured on validation samples; auto: closed for linear tasks.",
+    )
+    cost: float = Field(
+        0.0, ge=0.0, description="What a coalition costs a client, in units of its error per training sample."
+    )
+    warmup: int = Field(1, ge=1, description="Measured game: rounds of training alone before it.")
+    candidates: int = Field(
+        10, ge=0, description="Measured game: how many coalitions a client looks at, nearest models first. 0: all."
+    )
 
 
 @dataclass

@@ -13,22 +13,22 @@ in closed form (games/overlap.py), and one round is all.
 
 from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
-from pydantic import Field
 
 from games.formation import Coalition, Formation
 from games.overlap import coalitions_of, form
 from strategies.base import Method
-from strategies.coalition_game import Nearest, Played, estimated_game, in_words, play
+from strategies.coalition_game import MIXED, Nearest, OCFSettings, Played, estimated_game, in_words, play
 from strategies.fedavg import average, sample_weights
 from strategies.federation import RunFailed, name_order
-from tasks.models import WEIGHTS
+from tasks.models import STATISTICS, WEIGHTS
+from wire.arrays import Parts, pack
 from wire.checks import Refused, Update, check_errors, check_mixture, check_update, rows_of
-from wire.config import ConfigError, Settings
+from wire.config import ConfigError
 from wire.messages import (
     EVALUATE,
     EVALUATE_MIX,
@@ -38,30 +38,8 @@ from wire.messages import (
     CoalitionOrder,
     EvaluateOrder,
     MixOrder,
-    Parts,
     content,
-    pack,
 )
-
-MIXED = ("overlapping", "disjoint", "grand-mixed")
-
-
-class OCFSettings(Settings):
-    mechanism: Literal["overlapping", "disjoint", "grand", "grand-mixed", "local"] = Field(
-        "overlapping",
-        description="Which coalitions: overlapping, at most one each, all in one (alone, or mixed with the own model), none.",
-    )
-    game: Literal["auto", "closed", "measured"] = Field(
-        "auto",
-        description="Errors in closed form from least squares, or measured on validation samples; auto: closed for linear tasks.",
-    )
-    cost: float = Field(
-        0.0, ge=0.0, description="What a coalition costs a client, in units of its error per training sample."
-    )
-    warmup: int = Field(1, ge=1, description="Measured game: rounds of training alone before it.")
-    candidates: int = Field(
-        10, ge=0, description="Measured game: how many coalitions a client looks at, nearest models first. 0: all."
-    )
 
 
 class PFedOCF(Method):
@@ -96,6 +74,13 @@ class PFedOCF(Method):
 
     def begin(self) -> None:
         hellos = self.federation.hellos
+        if self.config.buffers == "local" and set(self.layout.parts) & set(STATISTICS):
+            raise ConfigError("buffers = 'local': pfedocf mixes whole models; set it to 'average' or 'drop'")
+        if not self.closed and self.settings.warmup > self.num_rounds:
+            raise ConfigError(
+                f"ocf.warmup = {self.settings.warmup}: the game comes after it, and there are {self.num_rounds} rounds; "
+                "lower it, or raise num-server-rounds"
+            )
         if self.closed:
             features = self.layout.classifier_shape[1]
             few = [name for name in self.federation.clients if hellos[name].num_train <= features + 1]
@@ -132,16 +117,16 @@ class PFedOCF(Method):
     def train_content(self, client: str, server_round: int) -> RecordDict:
         first = self.before_game(server_round)
         rows = [] if first else self.of(client)
-        resend = client in self.lost and client in self.own
+        again = self.own[client] if client in self.lost and client in self.own else None  # in case it lost its own
         order = CoalitionOrder(
             server_round,
             self.config.local_epochs,
             len(rows),
             upload_own=first,
             estimate=self.closed,
-            continues=0 if resend else self.trained.get(client, 0),
+            continues=self.trained.get(client, 0),
         )
-        return content(order, pack(self.own[client]) if resend else None, **self.stacked(rows))
+        return content(order, pack(again) if again else None, **self.stacked(rows))
 
     def stacked(self, rows: Sequence[int]) -> dict[str, ArrayRecord]:
         """The models of these coalitions as they travel."""
@@ -238,9 +223,7 @@ class PFedOCF(Method):
         alone = {i: self.alone[name] for i, name in enumerate(names) if name in self.alone}
 
         def ask(wanted: Mapping[int, list[Coalition]]) -> tuple[dict[int, Sequence[float]], dict[int, str]]:
-            told = {
-                names[i]: [self.mean([names[m] for m in c]) for c in coalitions] for i, coalitions in wanted.items()
-            }
+            told = {names[i]: [[names[m] for m in c] for c in coalitions] for i, coalitions in wanted.items()}
             answers, failed = self.ask(told, server_round, timeout)
             return {names.index(n): e for n, e in answers.items()}, {names.index(n): r for n, r in failed.items()}
 
@@ -248,18 +231,20 @@ class PFedOCF(Method):
         return play(alone, ask, prices, nearest, disjoint=self.settings.mechanism == "disjoint")
 
     def ask(
-        self, models: Mapping[str, Sequence[Parts]], server_round: int, timeout: float
+        self, wanted: Mapping[str, Sequence[Sequence[str]]], server_round: int, timeout: float
     ) -> tuple[dict[str, Sequence[float]], dict[str, str]]:
-        """Every client's errors under the models meant for it, and why some clients gave none."""
-        gone = {name: "not connected" for name in models if name not in self.federation.clients}
-        present = [name for name in models if name not in gone]
-        size = max(len(rows) for rows in models.values()) * sum(part.nbytes for part in self.layout.parts.values())
+        """Every client's errors under the models of these coalitions, and why some clients gave none."""
+        gone = {name: "not connected" for name in wanted if name not in self.federation.clients}
+        present = [name for name in wanted if name not in gone]
+        most = max(len(coalitions) for coalitions in wanted.values())
+        size = most * sum(part.nbytes for part in self.layout.parts.values())
 
         def question(client: str, server_round: int) -> RecordDict:
-            return content(MixOrder(server_round, len(models[client])), **{OTHERS: stack(models[client])})
+            models = [self.mean(members) for members in wanted[client]]
+            return content(MixOrder(server_round, len(models)), **{OTHERS: stack(models)})
 
         replies, silent, sizes = self._in_waves(QUERY_ERRORS, present, question, server_round, size, timeout)
-        answers, refused = self._sort_out(replies, lambda client, reply: check_errors(reply, len(models[client])))
+        answers, refused = self._sort_out(replies, lambda client, reply: check_errors(reply, len(wanted[client])))
         for client, number in sizes.items():
             self.event["bytes-down"][client] = self.event["bytes-down"].get(client, 0) + number
         return {name: errors.tolist() for name, errors in answers.items()}, gone | silent | refused

@@ -26,17 +26,10 @@ from strategies.federation import RunFailed, name_order
 from strategies.pool import MEMORY_LIMIT, ModelPool
 from strategies.pseudonyms import Pseudonyms
 from tasks.models import STATISTICS, WEIGHTS
+from wire.arrays import pack
 from wire.checks import Personalized, Update, check_personalized
 from wire.config import ConfigError, Settings
-from wire.messages import (
-    OTHERS,
-    TRAIN_PERSONALIZE,
-    EvaluateOrder,
-    PersonalizeOrder,
-    TrainOrder,
-    content,
-    pack,
-)
+from wire.messages import OTHERS, TRAIN_PERSONALIZE, EvaluateOrder, PersonalizeOrder, TrainOrder, content
 
 USUAL_K = 5
 LARGEST_SHOWN = 200  # clients up to which the event line has all relevances

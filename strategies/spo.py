@@ -32,9 +32,10 @@ from strategies.game import server_device
 from tasks.hypernetwork import Diverged, Hypernetwork
 from tasks.models import WEIGHTS, build_network
 from tasks.resolve import model_name, task_spec
+from wire.arrays import Parts, pack
 from wire.checks import Update, check_rays
 from wire.config import Settings
-from wire.messages import TRAIN_RAYS, EvaluateOrder, Parts, RaysOrder, content, pack
+from wire.messages import TRAIN_RAYS, EvaluateOrder, RaysOrder, content
 from wire.randomness import derive_seed, generator
 
 

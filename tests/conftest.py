@@ -17,7 +17,8 @@ from cli.run import prepare
 from cli.simulation import SimulationGrid, Workers
 from server.app import run
 from strategies.registry import METHODS, section_of
-from wire.messages import MODEL, unpack
+from wire.arrays import unpack
+from wire.messages import MODEL
 
 Tamper = Callable[[Message, Message, str], Message | None]  # (asked, answered, client) -> what arrives; None: nothing
 

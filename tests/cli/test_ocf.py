@@ -12,6 +12,7 @@ from cli.presets import PRESETS
 
 def test_a_preset_in_small(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("cli.mechanisms.GAMES", 5)
+    monkeypatch.setattr("server.report.curves", lambda events: b"")
     arguments = ["compare", "--preset", "ocf-10", "--quick", "--num-clients", "6", "--workers", "0"]
     with pytest.raises(SystemExit) as end:
         main([*arguments, "--run-dir", str(tmp_path / "run")])

@@ -10,12 +10,14 @@ from safetensors.numpy import load_file
 from client.data import load_client_data
 from games.overlap import LinearGame, MeasuredGame, coalitions_of, form_coalitions, is_individually_stable
 from server.app import initial_layout
+from strategies.coalition_game import OCFSettings
 from strategies.federation import RunFailed
-from strategies.pfedocf import OCFSettings, PFedOCF
+from strategies.pfedocf import PFedOCF
 from tasks.models import build_network
 from tasks.training import evaluate
+from wire.arrays import pack, unpack
 from wire.config import ConfigError, RunConfig, split_sections
-from wire.messages import METRICS, MODEL, OTHERS, pack, unpack
+from wire.messages import METRICS, MODEL, OTHERS
 
 LINEAR = {"strategy": "pfedocf", "task": "linear", "num-clients": 6, "partition": "natural", "input-shape": "4"}
 LINEAR |= {"linear-groups": 2, "linear-deviation": 0.05, "linear-samples": "20-60"}
@@ -286,7 +288,32 @@ def test_a_client_that_fails_in_the_game_is_out_and_the_game_goes_on(federate, v
     assert "1" in run.result["models"]["personal"]["clients"]
 
 
-def test_a_client_without_validation_samples_stays_alone(federate):
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ocf.warmup": 3}, r"ocf.warmup = 3: .* there are 2 rounds"),
+        ({"model": "lenet5", "buffers": "local"}, "buffers = 'local': pfedocf mixes whole models"),
+    ],
+)
+def test_settings_that_do_not_go_together(federate, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        federate(**{**GROUPS, **settings})
+
+
+def test_a_client_that_missed_a_round_goes_on_with_its_newer_model(federate):
+    """The server sends its old model in case, and the client does not need it."""
+
+    def tamper(asked, answer, client):
+        silent = (client, asked.metadata.message_type, asked.metadata.group_id) == ("1", "train.coalitions", "2")
+        return Message(Error(code=5, reason="away"), reply_to=asked) if silent else answer
+
+    run = federate(**GROUPS, num_server_rounds=3, tamper=tamper, **{"ocf.mechanism": "local"})
+    whole = federate(**GROUPS, num_server_rounds=3, **{"ocf.mechanism": "local"})
+    assert list(run.events[1]["left-out"]) == ["1"]
+    np.testing.assert_array_equal(run.personal("1")["classifier.weight"], whole.personal("1")["classifier.weight"])
+
+
+def test_without_any_validation_sample_there_is_no_game(federate):
     with pytest.raises(RunFailed, match=r"validation-fraction = 0: no client has a validation sample"):
         federate(**{**GROUPS, "validation-fraction": 0.0})
 

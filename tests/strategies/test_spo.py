@@ -14,8 +14,9 @@ from server.app import initial_layout
 from strategies.ce import CE, largest_part
 from strategies.federation import RunFailed
 from strategies.registry import METHODS, default_config, parse_config
+from wire.arrays import pack, unpack
 from wire.config import ConfigError
-from wire.messages import METRICS, MODEL, ORDER, TRAIN_RAYS, RaysOrder, pack, unpack
+from wire.messages import METRICS, MODEL, ORDER, TRAIN_RAYS, RaysOrder
 
 GROUPS = {"0": {"0", "2"}, "1": {"1", "3"}, "2": {"0", "2"}, "3": {"1", "3"}}
 LINEAR = {  # two groups of clients with the same coefficients and 30 training samples each
