@@ -9,8 +9,10 @@ from client.coalition import fill
 from client.fomo import mix
 from client.participant import Participant, received_parts
 from client.pfedsv import deliver, personalize
+from client.rays import losses_and_gradients
 from client.store import OWN
 from client.training import train_and_upload
+from tasks.gradients import measure_statistics
 from tasks.models import Network
 from tasks.training import evaluate as evaluate_network
 from tasks.training import train as train_network
@@ -25,6 +27,7 @@ from wire.messages import (
     Hello,
     MixOrder,
     PersonalizeOrder,
+    RaysOrder,
     TrainOrder,
     reply,
 )
@@ -89,6 +92,12 @@ def evaluate_mix(message: Message, context: Context) -> Message:
     return Message(ocf.mix(Participant.of(context), order, message.content), reply_to=message)
 
 
+@app.train("rays")
+def train_rays(message: Message, context: Context) -> Message:
+    order = RaysOrder.from_record(message.content.config_records[ORDER])
+    return Message(losses_and_gradients(Participant.of(context), order, message.content), reply_to=message)
+
+
 @app.train("personalize")
 def train_personalize(message: Message, context: Context) -> Message:
     order = PersonalizeOrder.from_record(message.content.config_records[ORDER])
@@ -113,6 +122,8 @@ def evaluate(message: Message, context: Context) -> Message:
     fill(network, {**(kept.arrays if kept else {}), **received_parts(message.content, network)})
     samples = me.test_samples()
     metrics: dict[str, float] = {"num-samples": len(samples)}
+    if order.measure:
+        measure_statistics(network, me.train_samples())
     if len(samples) and "global" in order.kinds:
         metrics |= _prefixed("global", evaluate_network(network, samples))
     if "personal" in order.kinds:

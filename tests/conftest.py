@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from cli.run import prepare
 from cli.simulation import SimulationGrid, Workers
 from server.app import run
-from strategies.registry import METHODS
+from strategies.registry import METHODS, section_of
 from wire.arrays import unpack
 from wire.messages import MODEL
 
@@ -123,6 +123,13 @@ SMALL = {
     "round-timeout": 30.0,
     "join-timeout": 5.0,
 }
+SMALL_HYPERNETWORK = {
+    "spo.hidden": 8,
+    "spo.server-steps": 2,
+    "spo.rays": 4,
+    "spo.search-steps": 3,
+    "spo.local-steps": 2,
+}
 
 
 @pytest.fixture
@@ -138,6 +145,8 @@ def federate(tmp_path):
         given = {**SMALL, **{key.replace("_", "-"): value for key, value in values.items()}}
         if METHODS[given.get("strategy", "fedavg")].needs_server_data:
             given = {"server-data": "100", **given}
+        if section_of(given.get("strategy", "fedavg")) == "spo":
+            given = {**SMALL_HYPERNETWORK, **given}
         config = prepare(given)
         pool = Workers(workers)
         try:

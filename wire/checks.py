@@ -129,6 +129,13 @@ def check_errors(reply: Message, number: int) -> np.ndarray:
     return _vector(vectors, "errors", number)
 
 
+def check_rays(reply: Message, layout: Layout, parts: tuple[str, ...], models: int, gradients: int) -> Update:
+    """The losses of `models` models, and the gradients of so many of them, a row each."""
+    update = check_update(reply, rows_of(layout, gradients), parts)
+    _vector(update.vectors, "losses", models)
+    return update
+
+
 def check_mixture(reply: Message, kinds: tuple[str, ...], number: int) -> tuple[dict[str, float], np.ndarray]:
     """The metrics of a client's mixture of `number` models, and its weights."""
     _, vectors = _metrics(_records(reply))
