@@ -82,15 +82,16 @@ class AFedSV(FedAvg):
 
     def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
         clients = list(updates)
-        thetas = shortened(self.model, [update.parts for update in updates.values()], self.settings.clip)
+        sent = [update.parts for update in updates.values()]
         seed = derive_seed(self.config.seed, "shapley", server_round)
-        found = self.game.play(self.model, thetas, seed, self.settings.step)
+        found = self.game.play(self.model, sent, seed, self.settings.step)
         scaled = normalise(found.values) if found else None
         if scaled is not None:
             self.learn(clients, scaled)
         unusable = [client for client, reason in self.event["left-out"].items() if not is_absence(reason)]
         self.learn(unusable, np.zeros(len(unusable)))
         factors = self.factors(clients, self.weights())
+        thetas = shortened(self.model, sent, self.settings.clip)
         self.model = self.model | moved(self.model, thetas, factors, self.settings.step)
         return {
             **about_game(clients, found, scaled),
