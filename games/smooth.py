@@ -2,11 +2,11 @@
 
 For u(S) = v(S) - v(N - S), of which some values are known, kernel ridge regression gives
 
-    u(S) ≈ Σ_T α_T κ(|S △ T|),    κ(d) = ρ^d - ρ^(n-d),    ρ = (n - 2) / (n + 2).
+    u(S) ≈ Σ_T a_T κ(|S △ T|),    κ(d) = r^d - r^(n-d),    r = (n - 2) / (n + 2).
 
-ρ^d is the prior in which an effect of j players together has a variance ∝ (2/n)^j; its odd part κ is what u can have.
+r^d is the prior in which an effect of j players together has a variance ∝ (2/n)^j; its odd part κ is what u can have.
 The penalty is the one with the smallest squared error when each value is predicted from the others. The Shapley value of
-the fit needs no coalitions: with others joining with probability p, E ρ^|S △ T| is a product, integrated over p (Owen 1972).
+the fit needs no coalitions: with others joining with probability p, E r^|S △ T| is a product, integrated over p (Owen 1972).
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ def _kernel(first: NDArray[np.bool_], second: NDArray[np.bool_], ratio: float) -
 
 
 def _shapley(members: NDArray[np.bool_], alpha: FloatArray, ratio: float) -> FloatArray:
-    """∫ E Σ_T α_T κ(|S + i △ T|) dp for every player i, the others being in S with probability p."""
+    """∫ E Σ_T a_T κ(|S + i △ T|) dp for every player i, the others being in S with probability p."""
     n = members.shape[1]
     nodes, weights = np.polynomial.legendre.leggauss(n // 2 + 1)  # exact for degree n - 1
     p, weights = (1 + nodes[:, None, None]) / 2, weights / 2
 
     def mean(size: NDArray[np.int64], belongs: NDArray[np.bool_]) -> FloatArray:
-        """∫ E ρ^|S + i △ T| dp for T of that size, by whether i is in T."""
+        """∫ E r^|S + i △ T| dp for T of that size, by whether i is in T."""
         same, other = size - belongs, n - 1 - size + belongs
         within = (p + (1 - p) * ratio) ** same * (1 - p + p * ratio) ** other
         return np.asarray(np.tensordot(weights, within, 1) * np.where(belongs, 1.0, ratio))
 
     sizes, choices = np.arange(n + 1)[:, None], np.array([[False, True]])
     by_size = mean(sizes, choices)  # (sizes, i in T)
-    odd = by_size - by_size[::-1, ::-1]  # ρ^(n-d) is the distance to T's complement
+    odd = by_size - by_size[::-1, ::-1]  # r^(n-d) is the distance to T's complement
     return np.asarray(alpha @ odd[members.sum(axis=1)[:, None], members.astype(int)])
