@@ -35,7 +35,8 @@ from server.app import checked_config
 from tasks.datasets import load_dataset
 from tasks.models import Network, build_network
 from tasks.training import Samples, Sgd, train
-from wire.messages import MODEL, OTHERS, Parts, PersonalizeOrder, content, pack
+from wire.arrays import Parts, pack
+from wire.messages import MODEL, OTHERS, PersonalizeOrder, content
 
 MEMBERS, IMAGES, K = 6, 2000, 5
 CASES = [("mnist", "lenet5", False), ("cifar10", "resnet34", True), ("cifar10", "resnet34", False)]

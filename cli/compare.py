@@ -10,6 +10,7 @@ from rich.table import Table
 
 from cli.communication import communication, communication_table
 from cli.estimators import compare_estimators
+from cli.mechanisms import compare_mechanisms
 from cli.presets import PRESETS, Preset
 from cli.run import default_workers, prepare, simulate
 from cli.simulation import Workers
@@ -38,6 +39,9 @@ def compare_command(
         values = {**preset.values, **(preset.quick if quick else {})}
         if preset.estimators:
             return compare_estimators({**values, **given})
+        if preset.mechanisms:
+            seeds = seeds or ("1" if quick else preset.seeds)
+            return compare_mechanisms(preset_name, {**values, **given}, parse_seeds(seeds), workers)
         strategies, seeds = strategies or preset.strategies, seeds or ("1" if quick else preset.seeds)
     names = [
         choose("strategies", name, list(METHODS)) for name in parse_list("strategies", strategies or DEFAULT_STRATEGIES)

@@ -21,8 +21,8 @@ from strategies.registry import parse_config
 from tasks.coalition_models import CoalitionModels
 from tasks.models import build_network
 from tasks.training import Sgd, chosen_samples, train
+from wire.arrays import Parts
 from wire.config import RunConfig, Value
-from wire.messages import Parts
 from wire.randomness import derive_seed, generator
 
 ESTIMATORS = ("mc", "tmc", "dmc", "cc")

@@ -21,6 +21,7 @@ class Preset:
     quick: Mapping[str, Value]  # goes over `values`, with one seed
     metric: str = "accuracy"  # the column that the paper's numbers stand beside
     estimators: bool = False  # not methods are compared but estimators of the Shapley value (cli/estimators.py)
+    mechanisms: bool = False  # not methods but pFedOCF's mechanisms (cli/mechanisms.py)
     paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # (task, cell, strategy) -> percent
     communication: bool = False  # also print what travels, for this model and for large ones
 
@@ -93,6 +94,30 @@ QUICK_IMAGES: dict[str, Value] = {
     "shapleyfl.budget": 150,
 }
 
+
+def _ocf(clients: int, groups: int, quick: Mapping[str, Value]) -> Preset:
+    return Preset(
+        title=f"pFedOCF: {clients} linear clients, every mechanism",
+        source="pFedOCF, Table 1",
+        strategies="pfedocf",
+        seeds="1,2,3",
+        values={
+            "task": "linear",
+            "num-clients": clients,
+            "input-shape": "5",
+            "linear-groups": groups,
+            "linear-deviation": 0.1,
+            "linear-samples": "60-200",
+            "test-fraction": 0.8,  # 12 to 40 samples for training, the others for a sharp test
+            "validation-fraction": 0.0,
+            "num-server-rounds": 1,
+        },
+        cells={"": {}},
+        quick=quick,
+        mechanisms=True,
+    )
+
+
 PRESETS = {
     "pfedsv-table1": Preset(
         title="pFedSV, two labels per client: 10 clients, all taking part",
@@ -135,6 +160,8 @@ PRESETS = {
         },
         quick=PFEDSV_QUICK,
     ),
+    "ocf-10": _ocf(10, 2, {}),
+    "ocf-100": _ocf(100, 5, {"num-clients": 40, "linear-groups": 2}),
     "shapleyfl-cifar10": _shapleyfl("cifar10", QUICK_IMAGES),
     "shapleyfl-fashion-mnist": _shapleyfl("fashion-mnist", QUICK_IMAGES),
     "shapleyfl-heart": Preset(

@@ -4,15 +4,15 @@ The ServerApp's code talks to `SimulationGrid` as to any grid of Flower; a messa
 a worker. Workers are forked where that is safe to do (Linux), so that they share the data that are loaded already.
 """
 
-import functools
 import multiprocessing
 import os
-import queue
+import selectors
 import sys
+import time
 import uuid
+from collections import deque
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -27,32 +27,94 @@ DEAD_WORKER = "a worker process was killed, perhaps for want of memory; try fewe
 
 
 class Workers:
-    """Processes that answer messages; `count` 0 answers in this process."""
+    """Processes that answer messages, one at a time each; `count` 0 answers in this process.
+
+    One pipe for each, and no thread: the pools of the standard library spend more on a small message than the rest of the server.
+    """
 
     def __init__(self, count: int) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-        self.pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker) if count else None
+        self.count = count
+        self.processes: list[multiprocessing.process.BaseProcess] = []
+        self.idle: list[Connection] = []
+        self.busy: dict[Connection, str] = {}  # -> the message that it works on
+        self.queue: deque[tuple[str, Message, Context]] = deque()
+        self.done: deque[tuple[str, Message]] = deque()
+        self.selector = selectors.DefaultSelector()
 
-    def submit(self, message: Message, context: Context) -> "Future[Message]":
-        if self.pool:
+    def submit(self, identifier: str, message: Message, context: Context) -> None:
+        if not self.count:
+            self.done.append((identifier, _answer(message, context)))
+            return
+        if not self.processes:
+            self._start()
+        self.queue.append((identifier, message, context))
+        self._hand_out()
+
+    def finished(self) -> list[tuple[str, Message]]:
+        """Messages answered since the last call; waits a moment for the first."""
+        if not self.done and not self.busy:
+            time.sleep(WAIT_SECONDS)
+        for key, _ in self.selector.select(0 if self.done else WAIT_SECONDS) if self.busy else ():
+            connection: Connection = key.data
             try:
-                return self.pool.submit(_answer, message, context)
-            except BrokenProcessPool:
+                reply = connection.recv()
+            except (EOFError, OSError):
                 raise RunFailed(DEAD_WORKER) from None
-        future: Future[Message] = Future()
-        future.set_result(_answer(message, context))
-        return future
+            self.done.append((self.busy.pop(connection), reply))
+            self.idle.append(connection)
+            self._hand_out()
+        answers = list(self.done)
+        self.done.clear()
+        return answers
 
     def close(self) -> None:
-        if self.pool:
-            self.pool.shutdown(wait=True, cancel_futures=True)
+        self.selector.close()
+        for connection in (*self.idle, *self.busy):
+            connection.close()
+        for process in self.processes:
+            process.terminate()
+            process.join()
+        self.processes.clear()
+
+    def _start(self) -> None:
+        """Forked when the first message is there: by then the data are loaded, and shared."""
+        forks = sys.platform == "linux"
+        context = multiprocessing.get_context("fork") if forks else multiprocessing.get_context("spawn")
+        for _ in range(self.count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, [*self.idle, ours] if forks else []), daemon=True)
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self.idle.append(ours)
+            self.selector.register(ours, selectors.EVENT_READ, ours)
+
+    def _hand_out(self) -> None:
+        while self.idle and self.queue:
+            connection = self.idle.pop()
+            identifier, message, context = self.queue.popleft()
+            try:
+                connection.send((message, context))
+            except OSError:
+                raise RunFailed(DEAD_WORKER) from None
+            self.busy[connection] = identifier
 
 
-def _start_worker() -> None:
+def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
+    """A worker's life: until the other end of its pipe is closed, which nobody else may hold open."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the main process decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in inherited:
+        other.close()
+    while True:
+        try:
+            message, context = connection.recv()
+            connection.send(_answer(message, context))
+        except (EOFError, OSError):
+            return
 
 
 def _answer(message: Message, context: Context) -> Message:
@@ -73,8 +135,6 @@ class SimulationGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
         self._run = Run.create_empty(1)
         self.workers = workers
-        self.futures: dict[str, Future[Message]] = {}
-        self.finished: queue.SimpleQueue[str] = queue.SimpleQueue()  # whose futures are done
         self.contexts = {
             i + 2: Context(
                 run_id=1,
@@ -105,31 +165,14 @@ class SimulationGrid(Grid):
         identifiers = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = identifier = uuid.uuid4().hex
-            self.futures[identifier] = future = self.workers.submit(
-                message, self.contexts[message.metadata.dst_node_id]
-            )
-            future.add_done_callback(functools.partial(self._note, identifier))
+            self.workers.submit(identifier, message, self.contexts[message.metadata.dst_node_id])
             identifiers.append(identifier)
         return identifiers
 
-    def _note(self, identifier: str, _: Future[Message]) -> None:
-        self.finished.put(identifier)
-
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers that are there; waits a moment for the first. A queue, because looking through all futures costs."""
-        try:
-            finished = [self.finished.get(timeout=WAIT_SECONDS)]
-            while not self.finished.empty():
-                finished.append(self.finished.get())
-        except queue.Empty:
-            return []
+        """The answers that are there; waits a moment for the first."""
         asked = set(message_ids)
-        futures = [self.futures.pop(i) for i in finished if i in self.futures and self.futures[i].done()]
-        try:
-            replies = [future.result() for future in futures]
-        except BrokenProcessPool:
-            raise RunFailed(DEAD_WORKER) from None
-        return [reply for reply in replies if reply.metadata.reply_to_message_id in asked]
+        return [reply for identifier, reply in self.workers.finished() if identifier in asked]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         waiting = set(self.push_messages(messages))

@@ -1,23 +1,31 @@
 """The ClientApp: what one device answers to each message (wire/messages.py)."""
 
-import time
-
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client import ocf
 from client.fomo import mix
 from client.participant import Participant, received_parts
 from client.pfedsv import personalize
-from client.privacy import train_privately, with_noise
 from client.store import OWN
+from client.training import train_and_upload
 from tasks.models import Network
-from tasks.training import Samples, Trained
 from tasks.training import evaluate as evaluate_network
 from tasks.training import train as train_network
 from wire.checks import Refused
 from wire.fingerprint import fingerprint
-from wire.messages import ORDER, OTHERS, EvaluateOrder, Hello, Parts, PersonalizeOrder, TrainOrder, reply
+from wire.messages import (
+    ORDER,
+    OTHERS,
+    CoalitionOrder,
+    EvaluateOrder,
+    Hello,
+    MixOrder,
+    PersonalizeOrder,
+    TrainOrder,
+    reply,
+)
 
 app = ClientApp()
 
@@ -55,6 +63,24 @@ def train_fomo(message: Message, context: Context) -> Message:
     return _train_and_reply(message, me, order, network, {"weights": weights.tolist()})
 
 
+@app.train("coalitions")
+def train_coalitions(message: Message, context: Context) -> Message:
+    order = CoalitionOrder.from_record(message.content.config_records[ORDER])
+    return Message(ocf.train(Participant.of(context), order, message.content), reply_to=message)
+
+
+@app.query("errors")
+def query_errors(message: Message, context: Context) -> Message:
+    order = MixOrder.from_record(message.content.config_records[ORDER])
+    return Message(ocf.errors(Participant.of(context), order, message.content), reply_to=message)
+
+
+@app.evaluate("mix")
+def evaluate_mix(message: Message, context: Context) -> Message:
+    order = MixOrder.from_record(message.content.config_records[ORDER])
+    return Message(ocf.mix(Participant.of(context), order, message.content), reply_to=message)
+
+
 @app.train("personalize")
 def train_personalize(message: Message, context: Context) -> Message:
     order = PersonalizeOrder.from_record(message.content.config_records[ORDER])
@@ -64,46 +90,10 @@ def train_personalize(message: Message, context: Context) -> Message:
 def _train_and_reply(
     message: Message, me: Participant, order: TrainOrder, network: Network, more: dict[str, list[float]]
 ) -> Message:
-    started = time.process_time()
-    samples = me.train_samples()
-    attack = me.attack()
-    start: Parts = {}
-    if attack:
-        start, samples = network.dump(), attack.on_samples(samples)
-        if attack.starts_anew:
-            network.load(me.network().dump())
-    done, spent = local_training(me, order, network, samples)
+    metrics, upload = train_and_upload(me, order, network)
     if order.keep:
         me.store.keep(order.round, network.dump(order.keep))
-    upload = network.dump(order.upload)
-    if me.privacy.mode == "weights":
-        upload = with_noise(me, upload, order.round)
-    if attack:
-        upload = attack.on_update(start, upload, order.round)
-    metrics = {
-        "num-samples": len(samples),
-        "loss": done.loss,
-        "steps": done.steps,
-        "cpu-seconds": time.process_time() - started,
-    }
-    return Message(reply({**metrics, **spent, **more}, upload), reply_to=message)
-
-
-def local_training(
-    me: Participant, order: TrainOrder, network: Network, samples: Samples
-) -> tuple[Trained, dict[str, float]]:
-    """All phases of the order; also the privacy spent, where it is counted."""
-    sgd = me.sgd(order.proximal_mu)
-    phases = [(tuple(p.split("+")), n) for p, n in zip(order.phase_parts, order.phase_epochs, strict=True)]
-    rng = me.rng("train", order.round)
-    if me.privacy.mode == "dp-sgd":
-        done, epsilon = train_privately(me, network, samples, sgd, phases, order.round)
-        return done, {"epsilon": epsilon}
-    loss, steps = 0.0, 0
-    for parts, epochs in phases:
-        done = train_network(network, samples, sgd, epochs=epochs, rng=rng, parts=parts)
-        loss, steps = done.loss, steps + done.steps
-    return Trained(loss, steps), {}
+    return Message(reply({**metrics, **more}, upload), reply_to=message)
 
 
 @app.evaluate()

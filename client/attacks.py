@@ -25,8 +25,8 @@ import torch
 
 from tasks.models import STATISTICS, WEIGHTS
 from tasks.training import Samples
+from wire.arrays import Parts
 from wire.attack import AttackSettings
-from wire.messages import Parts
 from wire.randomness import derive_seed, generator
 
 HUGE = 1e6

@@ -16,7 +16,7 @@ from games.coalitions import coalition_averages, coalition_scores
 from games.shapley import estimate, shapley_from_table
 from tasks.models import STATISTICS, Network
 from tasks.training import Samples, evaluate, features, outputs
-from wire.messages import Parts
+from wire.arrays import Parts
 
 
 def coalition_values(
@@ -42,10 +42,10 @@ def _score_of_average(network: Network, models: Sequence[Parts], samples: Sample
     with torch.no_grad():
         for part, target in network.parts.items():
             if part in models[0] and target.is_floating_point():  # counters do not matter here
-                target.copy_(torch.from_numpy(models[0][part]))
+                total = models[0][part].copy()
                 for model in models[1:]:
-                    target.add_(torch.from_numpy(model[part]).to(target.device))
-                target.div_(len(models))
+                    total += model[part]
+                target.copy_(torch.from_numpy(total)).div_(len(models))
     if samples.regression:
         return evaluate(network, samples)["r2"]
     return float((outputs(network, samples.x).argmax(dim=1) == samples.y).double().mean())

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.datasets import load_dataset
+from tasks.linear import LinearRecipe, load_linear
 from tasks.partitions import cached_partition
 from tasks.resolve import partition_kind, task_spec
 from tasks.samples import Dataset
@@ -37,13 +38,22 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
         shape = ",".join(str(size) for size in spec.input_shape)
         dataset = load_dataset("own", config.data_root, data=own, classes=classes, input_shape=shape)
         return ClientData(dataset, _split(dataset, np.arange(len(dataset)), config, name), 0)
-    if "partition-id" not in node_config or "num-partitions" not in node_config:
-        raise ConfigError("node configuration: give data='...', or partition-id and num-partitions")
-    partition_id, num_partitions = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    if "partition-id" not in node_config:
+        raise ConfigError("node configuration: give data='...', or partition-id")
+    partition_id, num_partitions = int(node_config["partition-id"]), num_partitions_of(node_config, config)
+    if not num_partitions:
+        raise ConfigError(
+            "num-clients = 0: this client takes a share of the data set; say of how many, e.g. num-clients=4"
+        )
     if not 0 <= partition_id < num_partitions:
         raise ConfigError(f"node configuration: partition-id = {partition_id}: must be from 0 to {num_partitions - 1}")
     dataset, parts = partitioned(config, num_partitions, str(node_config.get("state-dir", "")))
     return ClientData(dataset, _split(dataset, parts[partition_id], config, str(partition_id)), num_partitions)
+
+
+def num_partitions_of(node_config: Mapping[str, Any], config: RunConfig) -> int:
+    """Into how many shares the data set is dealt: as the node says, else one for each client of the run."""
+    return int(node_config.get("num-partitions", config.num_clients))
 
 
 def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tuple[Dataset, list[np.ndarray]]:
@@ -56,8 +66,9 @@ def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tupl
         "labels_per_client": c.labels_per_client,
         "shards_per_client": c.shards_per_client,
     }
-    dataset = load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
-    where = (c.task, c.data_root, c.data, c.classes, c.input_shape)
+    dataset = _dataset(c, num_partitions)
+    made = repr(linear_recipe(c, num_partitions)) if c.task == "linear" else ""
+    where = (c.task, c.data_root, c.data, c.classes, c.input_shape, made)
     key = (*where, num_partitions, c.server_data, *settings.values())
     if key not in _partitions:
         taken = held_out(dataset, c.server_data, derive_seed(c.seed, "server-data"))
@@ -65,6 +76,24 @@ def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tupl
         parts = cached_partition(dealt, num_partitions, cache=Path(cache) if cache else None, **settings)
         _partitions[key] = [rest[part] for part in parts]
     return dataset, _partitions[key]
+
+
+def _dataset(c: RunConfig, num_partitions: int) -> Dataset:
+    if c.task != "linear":
+        return load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
+    if c.server_data:
+        raise ConfigError(
+            f"server-data = {c.server_data!r}: task 'linear' is generated for its clients, and a server has none of it; "
+            "choose another task, or a method that needs no server data"
+        )
+    return load_linear(linear_recipe(c, num_partitions))
+
+
+def linear_recipe(c: RunConfig, clients: int) -> LinearRecipe:
+    """How task `linear` is made in this run: the seed gives everybody the same recipe."""
+    features = task_spec(c.task, c.classes, c.input_shape).input_shape[0]
+    seed = derive_seed(c.seed, "linear")
+    return LinearRecipe(clients, features, c.linear_groups, c.linear_deviation, c.linear_noise, c.linear_samples, seed)
 
 
 _partitions: dict[tuple[Any, ...], list[np.ndarray]] = {}  # by data set and settings

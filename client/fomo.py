@@ -8,18 +8,15 @@ from flwr.app import ArrayRecord
 
 from tasks.models import STATISTICS, Network
 from tasks.training import Samples, evaluate
-from wire.checks import checked_array
-from wire.messages import Parts
+from wire.arrays import Parts
+from wire.checks import checked_parts, part_places
 
 
 def mix(network: Network, others: ArrayRecord, validation: Samples) -> np.ndarray:
     """Change `network` (theta_i) in place; the weights of the others, by position. Without validation data nothing moves."""
     own = network.dump()
-    first = next(iter(own))
-    count = others[first].shape[0] if first in others and others[first].shape else 0
-    rows = {
-        part: checked_array(part, others, np.empty((count, value.size), value.dtype)) for part, value in own.items()
-    }
+    count = next((place.array.shape[0] for place in part_places(others).values() if len(place.array.shape) == 2), 0)
+    rows = checked_parts(others, network.like(rows=count))
     if not len(validation):
         return np.zeros(count)
     own_loss = evaluate(network, validation)["loss"]

@@ -9,16 +9,17 @@ import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
 from client.attacks import Attack
-from client.data import ClientData, load_client_data
+from client.data import ClientData, load_client_data, num_partitions_of
 from client.store import ContextStore, FileStore, Store
 from tasks.models import Network, build_network
 from tasks.resolve import model_name, task_spec
 from tasks.spec import TaskSpec
 from tasks.training import Samples, Sgd
+from wire.arrays import Parts
 from wire.attack import KINDS, AttackSettings, bad_clients
-from wire.checks import Refused, checked_array
+from wire.checks import Refused, checked_parts, part_places
 from wire.config import ConfigError, RunConfig, choose, split_sections
-from wire.messages import MODEL, Parts
+from wire.messages import MODEL
 from wire.privacy import PrivacySettings
 from wire.randomness import derive_seed, generator
 
@@ -35,7 +36,7 @@ class Participant:
 
     @classmethod
     def of(cls, context: Context) -> "Participant":
-        config = RunConfig.parse(split_sections(context.run_config)[0])
+        config = local_config(context)
         privacy = PrivacySettings.of(context.run_config)
         torch.set_num_threads(int(context.node_config.get("threads", config.threads)))
         name = client_name(context)
@@ -83,7 +84,7 @@ class Participant:
         elif settings.clients:
             bad = settings.kind != "none" and self.name in settings.clients.replace(" ", "").split(",")
         else:
-            names = [str(i) for i in range(int(node.get("num-partitions", 0)))]
+            names = [str(i) for i in range(num_partitions_of(node, self.config))]
             bad = bool(names) and str(node.get("partition-id")) in bad_clients(settings, names, self.config.seed)
         classes = 0 if self.spec.kind == "regression" else self.spec.num_outputs
         return Attack(settings, self.config.seed, self.name, classes) if bad else None
@@ -116,10 +117,10 @@ class Participant:
 def received_parts(records: RecordDict, network: Network) -> Parts:
     """The model parts that the server sent, checked: a client trusts the server no more than the server its clients."""
     model = records.array_records.get(MODEL, ArrayRecord())
-    like = network.dump(model.keys())
-    if set(model) - set(like):
-        raise Refused(f"the server sent unknown parts {sorted(set(model) - set(like))}")
-    return {part: checked_array(part, model, like[part]) for part in model}
+    sent = part_places(model)
+    if unknown := set(sent) - set(network.parts):
+        raise Refused(f"the server sent unknown parts {sorted(unknown)}")
+    return checked_parts(model, network.like(sent))
 
 
 @functools.lru_cache(maxsize=1)
@@ -142,6 +143,14 @@ def _initial_network(
         device=device,
     )
     return network, network.dump()
+
+
+def local_config(context: Context) -> RunConfig:
+    """The run's configuration, with the places of this machine."""
+    config = RunConfig.parse(split_sections(context.run_config)[0])
+    if "data-root" in context.node_config:
+        config = config.model_copy(update={"data_root": str(context.node_config["data-root"])})
+    return config
 
 
 def client_name(context: Context) -> str:

@@ -20,8 +20,9 @@ from client.store import OWN, Note
 from games.relevance import aggregation_weights, choose_collaborators, update_relevance
 from tasks.models import Network
 from tasks.training import evaluate
-from wire.checks import Refused, readable_array
-from wire.messages import OTHERS, Judgement, Parts, PersonalizeOrder, reply
+from wire.arrays import Parts
+from wire.checks import Refused, readable_parts
+from wire.messages import OTHERS, Judgement, PersonalizeOrder, reply
 
 TOPIC = "pfedsv"
 
@@ -91,12 +92,8 @@ def usable_models(
 ) -> tuple[dict[str, tuple[int, Parts]], dict[str, str]]:
     """The models of others that can be used, with their versions, and why the rest cannot."""
     rows = records.array_records.get(OTHERS, ArrayRecord())
-    layout = network.dump(order.parts)
-    arrays = {
-        part: readable_array(part, rows, np.empty((len(order.sent), like.size), like.dtype))
-        for part, like in layout.items()
-        if order.sent
-    }
+    layout = network.like(order.parts)
+    arrays = readable_parts(rows, network.like(order.parts, rows=len(order.sent))) if order.sent else {}
     usable: dict[str, tuple[int, Parts]] = {}
     problems: dict[str, str] = {}
     for i, (name, version) in enumerate(zip(order.sent, order.sent_versions, strict=True)):

@@ -22,8 +22,8 @@ from client.accountant import Accountant
 from client.participant import Participant
 from tasks.models import STATISTICS, WEIGHTS, Network
 from tasks.training import Samples, Sgd, Trained, sample_loss
+from wire.arrays import Parts
 from wire.config import ConfigError
-from wire.messages import Parts
 from wire.randomness import derive_seed
 
 Phase = tuple[tuple[str, ...], int]  # parts, epochs

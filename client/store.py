@@ -25,7 +25,7 @@ from safetensors.numpy import save
 
 from tasks.files import write_atomically
 from tasks.models import Network
-from wire.messages import Parts, pack, unpack
+from wire.arrays import Parts, pack, unpack
 
 OWN = "own"  # the topic of the client's own model parts
 

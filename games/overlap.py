@@ -22,9 +22,8 @@ from numpy.typing import ArrayLike
 
 from games import checks
 from games.checks import FloatArray
+from games.formation import Coalition, Formation, finish, formation
 from games.mixing import mixing_weights
-
-Coalition = frozenset[int]
 
 
 class Game(Protocol):
@@ -122,35 +121,19 @@ class LinearGame:
         return weights
 
 
-def form_coalitions(game: Game, *, costs: ArrayLike = 0.0) -> list[Coalition]:
+def form_coalitions(game: Game, *, costs: ArrayLike = 0.0, disjoint: bool = False) -> list[Coalition]:
     """The coalitions that stand when no client wants to and may join another; equal coalitions count once.
 
     costs: what every further coalition costs a client, in units of its error, for example c_i · n_i.
+    disjoint: a client is in one coalition only, and leaves it for a better one if it hurts nobody.
     """
+    return form(game, costs=costs, disjoint=disjoint).coalitions
+
+
+def form(game: Game, *, costs: ArrayLike = 0.0, disjoint: bool = False) -> Formation:
+    """`form_coalitions`, with how they came about: sweeps, who joined what, who was refused by whom."""
     game, prices = _checked(game), _costs(costs, game.n)
-    coalitions = [frozenset({client}) for client in range(game.n)]
-    refused: set[tuple[int, Coalition]] = set()  # members' answers do not change while the coalition does not
-    moved = True
-    while moved:
-        moved = False
-        for client in range(game.n):
-            joined = sum(client in coalition for coalition in coalitions) - 1
-            wishes = [
-                (game.error(client, coalition | {client}), coalition)
-                for coalition in coalitions
-                if client not in coalition and (client, coalition) not in refused
-            ]
-            for error, coalition in sorted(wishes, key=lambda wish: wish[0]):
-                if not error + (joined + 1) * prices[client] < game.error(client, frozenset({client})):
-                    break
-                if not _accept(game, coalition, client):
-                    refused.add((client, coalition))
-                    continue
-                coalitions[coalitions.index(coalition)] = coalition | {client}
-                coalitions = list(dict.fromkeys(coalitions))
-                joined = sum(client in one for one in coalitions) - 1
-                moved = True
-    return coalitions
+    return finish(formation(range(game.n), game.error, prices, disjoint=disjoint))
 
 
 def is_individually_stable(game: Game, coalitions: Collection[Collection[int]], *, costs: ArrayLike = 0.0) -> bool:

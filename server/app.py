@@ -10,6 +10,7 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
+from server.coalitions import write_coalitions
 from server.matrices import PairMatrix, label_sharing, write_matrices
 from server.report import write_report
 from server.roundlog import RoundLog
@@ -21,10 +22,10 @@ from strategies.registry import METHODS, parse_config, section_of
 from tasks.models import ModelError, Network, build_network, has_batchnorm
 from tasks.resolve import model_name, task_spec
 from tasks.samples import DataError
+from wire.arrays import pack
 from wire.attack import AttackSettings
 from wire.checks import Layout
 from wire.config import ConfigError, RunConfig, Settings, Value
-from wire.messages import pack
 from wire.privacy import PrivacySettings
 from wire.randomness import derive_seed
 
@@ -40,7 +41,10 @@ def main(grid: Grid, context: Context) -> None:
     path = new_run_dir(config, prepared=True)
     log(INFO, "run directory: %s", path)
     result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
-    log(INFO, "mean test accuracy: %s", result["mean-test-accuracy"])
+    if result["mean-test-accuracy"]:
+        log(INFO, "mean test accuracy: %s", result["mean-test-accuracy"])
+    else:
+        log(INFO, "mean test loss: %s", {kind: model["mean"]["loss"] for kind, model in result["models"].items()})
     if result["suspects"]:
         log(INFO, "%s", in_words(result["suspects"]))
 
@@ -95,6 +99,7 @@ def run(
                 matrices["relevance"], label_overlap
             )
         write_json(run_dir / "truth.json", truth)
+    write_coalitions(run_dir, method.grouping())
     bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.clients, config.seed)
     suspects = write_suspects(run_dir, method.judgement(), bad)
     result = directory.finish()

@@ -28,7 +28,7 @@ def heatmaps(path: Path, matrices: Mapping[str, np.ndarray], clients: Sequence[s
         axes.set_yticks(ticks, [clients[i] for i in ticks], fontsize=7)
         axes.set_xlabel("client")
         figure.colorbar(image, ax=axes, shrink=0.8)
-    write_atomically(path, _png(figure))
+    write_atomically(path, png(figure))
 
 
 def curves(events: Sequence[Mapping[str, Any]]) -> bytes:
@@ -56,7 +56,7 @@ def curves(events: Sequence[Mapping[str, Any]]) -> bytes:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend()
-    return _png(figure)
+    return png(figure)
 
 
 def contributions(events: Sequence[Mapping[str, Any]], bad: Sequence[str]) -> bytes:
@@ -76,10 +76,10 @@ def contributions(events: Sequence[Mapping[str, Any]], bad: Sequence[str]) -> by
     axes.set_title("every client" + (", red: bad" if bad else ""))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
-    return _png(figure)
+    return png(figure)
 
 
-def _png(figure: Any) -> bytes:
+def png(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()

@@ -20,10 +20,11 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from strategies.federation import Federation, Progress, RunFailed, name_order
 from strategies.observer import Observer
+from wire.arrays import Parts, pack, unpack
 from wire.checks import Layout, Refused, Update, check_evaluation, check_update
 from wire.config import RunConfig, Settings
 from wire.fingerprint import fingerprint
-from wire.messages import EVALUATE, TRAIN, Parts, pack, unpack
+from wire.messages import EVALUATE, TRAIN
 from wire.randomness import generator
 
 WAVE_BYTES = 512 * 2**20  # of models in flight while clients are tested
@@ -42,6 +43,7 @@ class Method(Strategy):
     section: ClassVar[str | None] = None  # where its settings stand; None: under its name
     needs_server_data: ClassVar[bool] = False
     train_type: ClassVar[str] = TRAIN
+    evaluate_type: str = EVALUATE
     kinds: tuple[str, ...] = ("global", "personal")  # the kinds of model that are tested
 
     def __init__(self, config: RunConfig, settings: Any, layout: Layout, observers: Sequence[Observer] = ()) -> None:
@@ -77,14 +79,28 @@ class Method(Strategy):
         """Before the messages to these clients are made: what is better done for all of them at once."""
 
     def begin(self) -> None:
-        """All clients are there and nothing was sent yet: refuse settings that do not suit them."""
+        """All clients are there and nothing was sent yet: refuse settings that do not suit them. Who needs fewer rounds than
+        were asked for lowers `num_rounds`."""
 
     def after_train(self, server_round: int, clients: list[str], timeout: float) -> None:
         """A second exchange of the round with the clients whose updates were used. What it finds out about their models
         on the test samples it puts into `self.tested`: these clients are not tested again in this round."""
 
+    def check_update(self, client: str, reply: Message) -> Update:
+        """The client's answer to its training order, or `Refused`."""
+        return check_update(reply, self.layout, self.uploads())
+
+    def check_test(self, client: str, reply: Message) -> Metrics:
+        """The client's answer to its evaluation order, or `Refused`."""
+        return check_evaluation(reply, self.kinds)
+
     def matrices(self) -> dict[str, tuple[list[str], np.ndarray]]:
         """What the method found out about pairs of clients: name -> (clients, a value for each pair)."""
+        return {}
+
+    def grouping(self) -> dict[str, Any]:
+        """Who should train together: `coalitions` (name -> members), `mixing` (client -> model -> share), and `vectors`, where
+        each client stands; {} for a method without coalitions."""
         return {}
 
     def judgement(self) -> dict[str, Any]:
@@ -120,7 +136,7 @@ class Method(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies and use the good ones; (None, None) without quorum, and then nothing is changed."""
         replies = list(replies)
-        updates, refused = self._sort_out(replies, lambda reply: check_update(reply, self.layout, self.uploads()))
+        updates, refused = self._sort_out(replies, self.check_update)
         self.event["left-out"] |= refused
         if len(updates) < self.needed:
             return None, None
@@ -134,10 +150,10 @@ class Method(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        return self._messages(EVALUATE, self.federation.clients, self.evaluate_content, server_round)
+        return self._messages(self.evaluate_type, self.federation.clients, self.evaluate_content, server_round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
-        answered, refused = self._sort_out(replies, lambda reply: check_evaluation(reply, self.kinds))
+        answered, refused = self._sort_out(replies, self.check_test)
         metrics = {name: (self.tested | answered)[name] for name in sorted(self.tested | answered, key=name_order)}
         mean = mean_metrics(metrics)
         self.event |= {"evaluate": metrics, "mean": mean, "not-tested": self.event.get("not-tested", {}) | refused}
@@ -168,7 +184,7 @@ class Method(Strategy):
         self.begin()
         for observer in self.observers:
             observer.started(self.federation.hellos)
-        for server_round in range(self.last_round + 1, num_rounds + 1):
+        for server_round in range(self.last_round + 1, self.num_rounds + 1):
             self.event: dict[str, Any] = {"round": server_round, "left-out": {}}
             self.tested = {}
             result.arrays, metrics = self._train(server_round, train_config or ConfigRecord(), timeout)
@@ -229,7 +245,9 @@ class Method(Strategy):
         started = time.monotonic()
         size = sum(part.nbytes for part in self.layout.parts.values())
         clients = [name for name in self.federation.clients if name not in self.tested]
-        replies, silent, _ = self._in_waves(EVALUATE, clients, self.evaluate_content, server_round, size, timeout)
+        replies, silent, _ = self._in_waves(
+            self.evaluate_type, clients, self.evaluate_content, server_round, size, timeout
+        )
         self.event["not-tested"] = silent
         metrics = self.aggregate_evaluate(server_round, replies)
         for name, reason in self.event["not-tested"].items():
@@ -269,14 +287,14 @@ class Method(Strategy):
         return [self.federation.message(name, kind, content(name, server_round), server_round) for name in clients]
 
     def _sort_out(
-        self, replies: Iterable[Message], check: Callable[[Message], T]
+        self, replies: Iterable[Message], check: Callable[[str, Message], T]
     ) -> tuple[dict[str, T], dict[str, str]]:
         """What passed its check, and why the rest did not; by client, in a stable order."""
         good: dict[str, T] = {}
         refused: dict[str, str] = {}
         for name, reply in self.federation.by_name(replies).items():
             try:
-                good[name] = check(reply)
+                good[name] = check(name, reply)
             except Refused as error:
                 refused[name] = str(error)
         return good, refused

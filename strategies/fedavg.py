@@ -13,8 +13,9 @@ from flwr.app import RecordDict
 
 from strategies.base import Method
 from tasks.models import STATISTICS, WEIGHTS
+from wire.arrays import Parts
 from wire.checks import Update
-from wire.messages import EvaluateOrder, Parts, TrainOrder, content
+from wire.messages import EvaluateOrder, TrainOrder, content
 
 
 class FedAvg(Method):

@@ -16,9 +16,10 @@ from pydantic import Field
 
 from strategies.base import Method
 from tasks.models import WEIGHTS
+from wire.arrays import Parts, pack
 from wire.checks import Update
 from wire.config import Settings
-from wire.messages import OTHERS, TRAIN_FOMO, EvaluateOrder, Parts, TrainOrder, content, pack
+from wire.messages import OTHERS, TRAIN_FOMO, EvaluateOrder, TrainOrder, content
 from wire.randomness import generator
 
 

@@ -21,8 +21,8 @@ from tasks.models import build_network
 from tasks.resolve import model_name, task_spec
 from tasks.server_data import load_server_data
 from tasks.training import Samples, chosen_samples
+from wire.arrays import Parts
 from wire.config import ConfigError, RunConfig, Settings
-from wire.messages import Parts
 from wire.randomness import derive_seed
 
 INDIFFERENT = ("auto", "exact", "dmc", "cc")  # their differences do not depend on U(nobody) and U(all): never evaluated

@@ -22,9 +22,10 @@ from games.similarity import SELF_WEIGHT, aggregation_weights, similarity_rows
 from strategies.fedavg import FedAvg
 from strategies.federation import name_order
 from strategies.pool import MEMORY_LIMIT, ModelPool
+from wire.arrays import Parts, pack
 from wire.checks import Update
 from wire.config import Settings
-from wire.messages import EvaluateOrder, Parts, content, pack
+from wire.messages import EvaluateOrder, content
 
 LARGEST_SHOWN = 200  # clients up to which the event line has the refreshed rows
 

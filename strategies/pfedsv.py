@@ -26,17 +26,10 @@ from strategies.federation import RunFailed, name_order
 from strategies.pool import MEMORY_LIMIT, ModelPool
 from strategies.pseudonyms import Pseudonyms
 from tasks.models import STATISTICS, WEIGHTS
-from wire.checks import Personalized, Refused, Update, check_personalized
+from wire.arrays import pack
+from wire.checks import Personalized, Update, check_personalized
 from wire.config import ConfigError, Settings
-from wire.messages import (
-    OTHERS,
-    TRAIN_PERSONALIZE,
-    EvaluateOrder,
-    PersonalizeOrder,
-    TrainOrder,
-    content,
-    pack,
-)
+from wire.messages import OTHERS, TRAIN_PERSONALIZE, EvaluateOrder, PersonalizeOrder, TrainOrder, content
 
 USUAL_K = 5
 LARGEST_SHOWN = 200  # clients up to which the event line has all relevances
@@ -146,7 +139,7 @@ class PFedSV(Method):
         replies, missing, sizes = self._in_waves(
             TRAIN_PERSONALIZE, able, self.personalize_content, server_round, size, timeout
         )
-        judged, refused = self._judge(replies)
+        judged, refused = self._sort_out(replies, self.check_judgement)
         for client, reason in (missing | refused).items():
             log(WARNING, "round %d: client %s keeps its own model: %s", server_round, client, reason)
             self.forget(client)
@@ -195,15 +188,8 @@ class PFedSV(Method):
             return dict(list(roster.items())[: self.top_k])
         return {name: other for name, other in roster.items() if other in self.wishes[client]}
 
-    def _judge(self, replies: list[Message]) -> tuple[dict[str, Personalized], dict[str, str]]:
-        good: dict[str, Personalized] = {}
-        refused: dict[str, str] = {}
-        for client, reply in self.federation.by_name(replies).items():
-            try:
-                good[client] = check_personalized(reply, self.orders[client], self.kinds)
-            except Refused as error:
-                refused[client] = str(error)
-        return good, refused
+    def check_judgement(self, client: str, reply: Message) -> Personalized:
+        return check_personalized(reply, self.orders[client], self.kinds)
 
     def learn(self, client: str, server_round: int, answer: Personalized) -> None:
         order, names = self.orders[client], self.roster(client)

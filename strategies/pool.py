@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wire.messages import Parts
+from wire.arrays import Parts
 
 MEMORY_LIMIT = 2 * 2**30  # bytes in memory before rows go to files
 BLOCK_BYTES = 64 * 2**20  # read from files at a time

@@ -13,6 +13,7 @@ from strategies.fedprox import FedProx
 from strategies.fedrep import FedRep
 from strategies.fedsv import FedSV
 from strategies.local import Local
+from strategies.pfedocf import PFedOCF
 from strategies.pfedsim import PFedSim
 from strategies.pfedsv import PFedSV
 from strategies.robust import RFA, Krum, Median, TrimmedMean
@@ -26,6 +27,7 @@ METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
         *(Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo, PFedSim, PFedSV),
+        PFedOCF,
         *(AFedSV, AFedSVPlus, FedSV, SFedAvg, RFA, Krum, Median, TrimmedMean),
     )
 }

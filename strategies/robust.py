@@ -22,9 +22,10 @@ from pydantic import Field
 
 from strategies.fedavg import FedAvg, average, sample_weights
 from tasks.models import WEIGHTS
+from wire.arrays import Parts, pack
 from wire.checks import Update
 from wire.config import Settings
-from wire.messages import MODEL, Parts, pack
+from wire.messages import MODEL
 
 
 class RFASettings(Settings):

@@ -27,8 +27,8 @@ from strategies.evidence import Evidence
 from strategies.fedavg import FedAvg, average
 from strategies.game import GameSettings, ServerGame
 from tasks.models import STATISTICS, WEIGHTS
+from wire.arrays import Parts
 from wire.checks import Update, is_absence
-from wire.messages import Parts
 from wire.randomness import derive_seed, generator
 
 FIRST = 0.5  # SSV of a client that never took part

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tasks.images import PUBLISHED, load_digits, load_images
+from tasks.linear import LinearRecipe, load_linear
 from tasks.samples import DataError, Dataset, did_you_mean
 from tasks.spec import TASKS
 from tasks.tabular import load_adult, load_heart, load_synthetic
@@ -52,6 +53,8 @@ def _load(task: str, where: str, download: bool, classes: str, input_shape: str)
         return load_digits()
     if task == "synthetic-linear":
         return load_synthetic()
+    if task == "linear":
+        return load_linear(LinearRecipe())
     if task in PUBLISHED:
         return load_images(task, path, download)
     return load_adult(path) if task == "adult" else load_heart(path)

@@ -53,13 +53,27 @@ class Network(nn.Module):
 
     def dump(self, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Copies of the named parts (all by default; those that the network has not are left out)."""
-        wanted = self.parts if names is None else [name for name in PARTS if name in set(names) & set(self.parts)]
-        return {name: self.parts[name].detach().cpu().numpy().copy() for name in wanted}
+        return {name: self.parts[name].detach().cpu().numpy().copy() for name in self._wanted(names)}
+
+    def like(self, names: Iterable[str] | None = None, rows: int | None = None) -> dict[str, np.ndarray]:
+        """What these parts look like, of one model or of several as rows; the numbers mean nothing and take no memory."""
+        lead = () if rows is None else (rows,)
+        return {
+            name: np.empty((*lead, self.parts[name].numel()), str(self.parts[name].dtype).removeprefix("torch."))
+            for name in self._wanted(names)
+        }
+
+    def _wanted(self, names: Iterable[str] | None) -> list[str]:
+        return [name for name in PARTS if name in self.parts and (names is None or name in set(names))]
 
     def load(self, parts: Mapping[str, np.ndarray]) -> None:
         """Overwrite the given parts, leave the others as they are."""
         for name, value in parts.items():
-            self.parts[name].copy_(torch.from_numpy(value))
+            target = self.parts[name].detach()
+            if target.device.type == "cpu":
+                np.copyto(target.numpy(), value)  # torch warns of arrays that cannot be written to
+            else:
+                target.copy_(torch.from_numpy(np.array(value)))
 
     def variances(self) -> np.ndarray:
         """Where in the part `buffers` the running variances stand: they must not be negative."""

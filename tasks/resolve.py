@@ -1,5 +1,7 @@
 """What the words of a run configuration mean: which task, which partition, how many clients, which model."""
 
+from dataclasses import replace
+
 from tasks.models import MODELS, ModelError, default_model
 from tasks.own import parse_shape
 from tasks.samples import DataError, did_you_mean
@@ -10,6 +12,13 @@ SIMULATED_CLIENTS = 10
 
 def task_spec(task: str, classes: str = "", input_shape: str = "") -> TaskSpec:
     """The task by its name; for `own` data from what the user says of them."""
+    if task in TASKS and TASKS[task].generated and input_shape:
+        shape = parse_shape(input_shape)
+        if len(shape) != 1:
+            raise DataError(
+                f"input-shape = {input_shape!r}: task {task!r} has features, not images; give their number."
+            )
+        return replace(TASKS[task], input_shape=shape)
     if task in TASKS:
         return TASKS[task]
     if task != "own":
@@ -33,7 +42,7 @@ def task_spec(task: str, classes: str = "", input_shape: str = "") -> TaskSpec:
 def partition_kind(spec: TaskSpec, partition: str) -> str:
     if partition != "auto":
         return partition
-    if spec.natural_clients:
+    if spec.natural_clients or spec.generated:
         return "natural"
     return "iid" if spec.kind == "regression" else "pathological"
 

@@ -18,6 +18,7 @@ class TaskSpec:
     input_shape: tuple[int, ...]  # (channels, height, width) or (features,)
     num_outputs: int  # classes; 1 for regression
     natural_clients: tuple[str, ...] = ()
+    generated: bool = False  # made from the seed for any number of natural clients
 
 
 def _images(name: str, title: str, shape: tuple[int, ...], classes: int) -> TaskSpec:
@@ -55,5 +56,6 @@ _ALL = (
         1,
         natural_clients=("a-1", "a-2", "a-3", "b-1", "b-2", "b-3"),
     ),
+    TaskSpec("linear", "Linear regression, any number of clients in groups", "regression", (20,), 1, generated=True),
 )
 TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in _ALL}

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from cli.run import prepare
 from cli.simulation import SimulationGrid, Workers
 from server.app import run
 from strategies.registry import METHODS
-from wire.messages import MODEL, unpack
+from wire.arrays import unpack
+from wire.messages import MODEL
 
 Tamper = Callable[[Message, Message, str], Message | None]  # (asked, answered, client) -> what arrives; None: nothing
 
@@ -49,17 +49,18 @@ class TamperedGrid(SimulationGrid):
     def push_messages(self, messages):
         messages = list(messages)
         identifiers = list(super().push_messages(messages))
-        if self.workers.pool:
+        answers = dict(self.workers.done)
+        if self.workers.count:
             return identifiers
+        self.workers.done.clear()
         for identifier, message in zip(identifiers, messages, strict=True):
-            name, answer = self.client(message), self.futures[identifier].result()
+            name, answer = self.client(message), answers[identifier]
             self.sent.append((name, message))
             self.answered.append((name, answer))
             arrived = self.tamper(message, answer, name) if self.tamper else answer
-            self.futures[identifier] = Future()
             if arrived is not None:
                 arrived.metadata.__dict__["_reply_to_message_id"] = identifier
-                self.futures[identifier].set_result(arrived)
+                self.workers.done.append((identifier, arrived))
         return identifiers
 
 

@@ -1,13 +1,15 @@
 """A reply is data from a stranger: nothing of it is used before it passed these checks."""
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from wire.messages import METRICS, MODEL, ORDER, Hello, Judgement, Parts, PersonalizeOrder, size_in_bytes
+from wire.arrays import Parts, Place, places, read
+from wire.messages import METRICS, MODEL, ORDER, Hello, Judgement, PersonalizeOrder, size_in_bytes
 
 LARGEST_COUNT = 10**9
 RAISED = re.compile(r"<class '[\w.]+'>:<'(.*)'>$")  # how Flower reports what a ClientApp raised
@@ -90,8 +92,7 @@ def check_personalized(reply: Message, order: PersonalizeOrder, kinds: tuple[str
         raise Refused("reasons: one for each model that was left out")
     size = 1 + len(judgement.members)
     values, weights = _vector(vectors, "values", size), _vector(vectors, "weights", size)
-    if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
-        raise Refused("weights: must not be negative, and sum to 1")
+    _on_the_simplex("weights", weights)
     relevance = _vector(vectors, "relevance", len(judgement.known)).tolist()
     tested = check_evaluation(reply, kinds) if order.evaluate else {}
     return Personalized(judgement, values, weights, dict(zip(judgement.known, relevance, strict=True)), tested)
@@ -110,6 +111,30 @@ def _vector(vectors: Mapping[str, np.ndarray], name: str, size: int) -> np.ndarr
     if vector.shape != (size,):
         raise Refused(f"{name}: expected {size} numbers, got {vector.size}")
     return vector
+
+
+def rows_of(layout: Layout, rows: int) -> Layout:
+    """The layout of `rows` models that travel together, a matrix for each part."""
+    return replace(layout, parts={name: np.empty((rows, like.size), like.dtype) for name, like in layout.parts.items()})
+
+
+def check_errors(reply: Message, number: int) -> np.ndarray:
+    """The losses of the `number` models that a client was asked about."""
+    _, vectors = _metrics(_records(reply))
+    return _vector(vectors, "errors", number)
+
+
+def check_mixture(reply: Message, kinds: tuple[str, ...], number: int) -> tuple[dict[str, float], np.ndarray]:
+    """The metrics of a client's mixture of `number` models, and its weights."""
+    _, vectors = _metrics(_records(reply))
+    weights = _vector(vectors, "mixing", number)
+    _on_the_simplex("mixing", weights)
+    return check_evaluation(reply, kinds), weights
+
+
+def _on_the_simplex(name: str, weights: np.ndarray) -> None:
+    if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
+        raise Refused(f"{name}: must not be negative, and sum to 1")
 
 
 def check_hello(reply: Message) -> Hello:
@@ -141,41 +166,58 @@ def _parts(records: RecordDict, layout: Layout, names: tuple[str, ...]) -> Parts
         if not names:
             return {}
         raise Refused(f"no record {MODEL!r}")
-    model: ArrayRecord = records.array_records[MODEL]
-    if set(model) != set(names):
-        raise Refused(f"expected the parts {sorted(names)}, got {sorted(model)}")
-    parts = {name: checked_array(name, model, layout.parts[name]) for name in names}
-    if "buffers" in parts and (parts["buffers"][layout.variances] < 0).any():
+    parts = checked_parts(records.array_records[MODEL], {name: layout.parts[name] for name in names})
+    if "buffers" in parts and (parts["buffers"][..., layout.variances] < 0).any():
         raise Refused("buffers: a running variance is negative")
     return parts
 
 
-def checked_array(name: str, model: ArrayRecord, like: np.ndarray) -> np.ndarray:
-    """Part `name` of `model`, if it has the dtype, shape and kind of numbers of `like`."""
-    value = readable_array(name, model, like)
-    if not np.isfinite(value).all():
-        raise Refused(f"{name}: {int((~np.isfinite(value)).sum())} of {value.size} numbers are not finite")
-    return value
+def checked_parts(model: ArrayRecord, layout: Parts) -> Parts:
+    """The parts in `model`, which must be those of `layout`, alike in dtype and shape, and finite."""
+    parts = readable_parts(model, layout)
+    for name, value in parts.items():
+        if not np.isfinite(value).all():
+            raise Refused(f"{name}: {int((~np.isfinite(value)).sum())} of {value.size} numbers are not finite")
+    return parts
 
 
-def readable_array(name: str, model: ArrayRecord, like: np.ndarray) -> np.ndarray:
-    """Part `name` of `model`, if it has the dtype and shape of `like`; its numbers may be anything."""
-    if name not in model:
-        raise Refused(f"{name}: not sent")
-    array = model[name]
-    if array.dtype != str(like.dtype) or tuple(array.shape) != like.shape:
-        raise Refused(f"{name}: expected {like.dtype} {like.shape}, got {array.dtype} {tuple(array.shape)}")
-    if len(array.data) > like.nbytes + 1024:  # 1024: more than any header of numpy's format
-        raise Refused(f"{name}: {len(array.data)} bytes for an array of {like.nbytes}")
+def readable_parts(model: ArrayRecord, layout: Parts) -> Parts:
+    """The parts in `model`, which must be those of `layout`, alike in dtype and shape; their numbers may be anything."""
+    found = part_places(model)
+    if set(found) != set(layout):
+        raise Refused(f"expected the parts {sorted(layout)}, got {sorted(found)}")
+    return {name: _readable(name, found[name], like) for name, like in layout.items()}
+
+
+def part_places(model: ArrayRecord) -> dict[str, Place]:
     try:
-        value: np.ndarray = array.numpy()
+        return places(model)
+    except ValueError as error:
+        raise Refused(f"the names of the parts cannot be read ({error})") from None
+
+
+def _readable(name: str, place: Place, like: np.ndarray) -> np.ndarray:
+    array, start, stop, width = place
+    got = (*array.shape[:-1], stop - start)
+    if array.dtype != str(like.dtype) or got != like.shape or array.shape[-1:] != (width,):
+        raise Refused(
+            f"{name}: expected {like.dtype} {like.shape}, got {array.dtype} {got} in an array {tuple(array.shape)}"
+        )
+    size = width * math.prod(like.shape[:-1]) * like.itemsize
+    if len(array.data) > size + 1024:  # 1024: more than any header of numpy's format
+        raise Refused(f"{name}: {len(array.data)} bytes for an array of {size}")
+    try:
+        value = read(array)
     except Exception as error:  # numpy's reader stumbles over a stranger's bytes in many ways, MemoryError among them
         raise Refused(f"{name}: cannot be read ({_last_line(str(error))})") from None
     if not isinstance(value, np.ndarray):
         raise Refused(f"{name}: an archive, not an array")
-    if value.dtype != like.dtype or value.shape != like.shape:  # the header inside may differ from the one outside
-        raise Refused(f"{name}: expected {like.dtype} {like.shape}, got {value.dtype} {value.shape}")
-    return value
+    if value.dtype != like.dtype or value.shape != tuple(
+        array.shape
+    ):  # the header inside may differ from the one outside
+        raise Refused(f"{name}: expected {like.dtype} {tuple(array.shape)}, got {value.dtype} {value.shape}")
+    part: np.ndarray = value[..., start:stop]
+    return part
 
 
 def _metrics(records: RecordDict) -> tuple[dict[str, float], dict[str, np.ndarray]]:

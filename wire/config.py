@@ -78,7 +78,15 @@ class RunConfig(Settings):
     )
     data: str = setting("", DATA, "Your own data for task 'own': .npz, .csv, .py or an image folder.")
     classes: str = setting("", DATA, "Labels of your own data: a number, names separated by commas, or regression.")
-    input_shape: str = setting("", DATA, "Shape of your own data: 1,28,28 for images, 13 for 13 features.")
+    input_shape: str = setting(
+        "", DATA, "Shape of your own data: 1,28,28 for images, 13 for 13 features. Task linear: its features."
+    )
+    linear_groups: int = setting(3, DATA, "Task linear: groups of clients with like coefficients.", ge=1)
+    linear_deviation: float = setting(
+        0.1, DATA, "Task linear: how far a client's coefficients are from its group's, per feature.", ge=0.0
+    )
+    linear_noise: float = setting(1.0, DATA, "Task linear: standard deviation of the noise.", ge=0.0)
+    linear_samples: str = setting("100", DATA, "Task linear: samples of each client, or a range like 20-80.")
     server_data: str = setting(
         "",
         DATA,

@@ -4,27 +4,28 @@
     train          TrainOrder and model parts                 -> model parts, metrics
     train.fomo     TrainOrder and models of others, unnamed   -> model parts, metrics, weights of the others
     train.personalize   PersonalizeOrder and the models asked for, under pseudonyms   -> Judgement, metrics
+    train.coalitions    CoalitionOrder and the models of the client's coalitions   -> these models trained, a row each
+    query.errors   MixOrder and models of coalitions          -> loss of each on the client's validation samples
     evaluate       EvaluateOrder and model parts              -> metrics
+    evaluate.mix   MixOrder and the models of the client's coalitions   -> metrics, weights of the mixture
 
-A model travels as its parts (tasks/models.py), one flat array each, because the number of arrays is what a message costs.
-Several models travel as one matrix per part, a row for each.
+A model travels as its parts (tasks/models.py), several models as matrices with a row for each; how, is in wire/arrays.py.
 """
 
 import functools
-import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.common.constant import SType
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from wire.arrays import pack
 
 HELLO, TRAIN, TRAIN_FOMO, EVALUATE = "query.hello", "train", "train.fomo", "evaluate"
 TRAIN_PERSONALIZE = "train.personalize"
+TRAIN_COALITIONS, QUERY_ERRORS, EVALUATE_MIX = "train.coalitions", "query.errors", "evaluate.mix"
 ORDER, MODEL, OTHERS, METRICS = "order", "model", "others", "metrics"
-
-Parts = dict[str, np.ndarray]  # part name -> flat vector
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,34 @@ class Judgement(_Record):
 
 
 @dataclass(frozen=True)
+class CoalitionOrder(_Record):
+    """Train the own model, and the `rows` models of the client's coalitions that came along (pFedOCF).
+
+    The own model is what the client kept in round `continues` or later, else what was sent; at first the initial one. With
+    `upload_own` it is sent back, before the others. With `estimate` it is found by least squares instead.
+    """
+
+    round: int
+    epochs: int
+    rows: int
+    upload_own: bool
+    estimate: bool = False
+    continues: int = 0
+
+
+@dataclass(frozen=True)
+class MixOrder(_Record):
+    """Judge the `rows` models that came along, or mix them with the own one and test the result (pFedOCF).
+
+    Without `mixed` the last of them is the personal model, or the own one where none came.
+    """
+
+    round: int
+    rows: int
+    mixed: bool = True
+
+
+@dataclass(frozen=True)
 class EvaluateOrder(_Record):
     """Test the named kinds of model: `global` (the parts sent) and `personal` (those, completed by the own parts, then
     fine-tuned for `fine_tune_epochs`). The personal model is written to the client's own directory."""
@@ -127,28 +156,6 @@ class EvaluateOrder(_Record):
     round: int
     kinds: tuple[str, ...]
     fine_tune_epochs: int = 0
-
-
-def pack(parts: Mapping[str, np.ndarray]) -> ArrayRecord:
-    return ArrayRecord({name: _as_array(value) for name, value in parts.items()})
-
-
-def _as_array(value: np.ndarray) -> Array:
-    """What `Array.from_numpy_ndarray` makes, in half of its time: the header is that of the last array of this shape."""
-    dtype, shape = str(value.dtype), value.shape
-    return Array(dtype=dtype, shape=shape, stype=SType.NUMPY, data=_header(dtype, shape) + value.tobytes())
-
-
-@functools.lru_cache(maxsize=64)
-def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    empty = io.BytesIO()
-    description = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(empty, description)
-    return empty.getvalue()
-
-
-def unpack(record: ArrayRecord) -> Parts:
-    return {name: array.numpy() for name, array in record.items()}
 
 
 @functools.lru_cache(maxsize=8)

@@ -8,9 +8,10 @@ import torch
 
 from client.attacks import Attack, long_tail
 from tasks.training import Samples
+from wire.arrays import unpack
 from wire.attack import KINDS, AttackSettings, bad_clients
 from wire.config import ConfigError
-from wire.messages import MODEL, unpack
+from wire.messages import MODEL
 
 START = {
     "extractor": np.linspace(-1, 1, 50, dtype=np.float32),

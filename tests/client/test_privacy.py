@@ -20,8 +20,9 @@ from strategies.federation import RunFailed
 from strategies.registry import METHODS
 from tasks.models import build_network, has_batchnorm
 from tasks.training import Samples, Sgd
+from wire.arrays import unpack
 from wire.config import ConfigError
-from wire.messages import MODEL, unpack
+from wire.messages import MODEL
 
 DP = {"privacy.mode": "dp-sgd"}
 

@@ -9,9 +9,10 @@ from server.app import initial_layout
 from strategies.fedfomo import FedFomo, FedFomoSettings
 from tasks.models import build_network
 from tasks.training import Samples
+from wire.arrays import pack, unpack
 from wire.checks import Refused, Update
 from wire.config import RunConfig
-from wire.messages import METRICS, OTHERS, pack
+from wire.messages import METRICS, OTHERS
 
 
 def linear(weights) -> dict[str, np.ndarray]:
@@ -173,9 +174,9 @@ def test_rows_are_the_last_models_of_others(federate):
         if asked.metadata.message_type != "train.fomo":
             continue
         if OTHERS in asked.content.array_records:
-            for row in asked.content.array_records[OTHERS]["extractor"].numpy():
+            for row in unpack(asked.content.array_records[OTHERS])["extractor"]:
                 owners = [name for name, value in latest.items() if np.array_equal(value, row)]
                 assert owners and client not in owners
-        waiting[client] = answer.content.array_records["model"]["extractor"].numpy()
+        waiting[client] = unpack(answer.content.array_records["model"])["extractor"]
     assert set(latest) == {"0", "1", "2", "3"}
     assert all(set(told) == set(run.grid.contexts and ["0", "1", "2", "3"]) for told in [run.events[-1]["weights"]])

@@ -12,8 +12,9 @@ from client.data import load_client_data
 from strategies.registry import METHODS
 from tasks.models import PARTS, STATISTICS, WEIGHTS, Network, build_network
 from tasks.training import Samples, Sgd, evaluate, train
+from wire.arrays import unpack
 from wire.config import RunConfig, split_sections
-from wire.messages import MODEL, ORDER, TrainOrder, unpack
+from wire.messages import MODEL, ORDER, TrainOrder
 from wire.randomness import derive_seed, generator
 
 CLIENTS = ["0", "1", "2", "3"]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from wire.messages import METRICS, MODEL, pack, unpack
+from wire.arrays import pack, unpack
+from wire.messages import METRICS, MODEL
 
 PERSONAL = {"strategy": "pfedsim", "partition": "pathological", "num-server-rounds": 4, "pfedsim.warmup": 0.5}
 
@@ -76,8 +77,7 @@ def test_a_nan_client_harms_nobody(federate):
     def poison(asked: Message, answered: Message, client: str) -> Message:
         if client == "2" and asked.metadata.message_type == "train" and asked.metadata.group_id in ("2", "3"):
             parts = unpack(answered.content.array_records[MODEL])
-            parts["classifier"][3] = np.nan
-            answered.content[MODEL] = pack(parts)
+            answered.content[MODEL] = pack(parts | {"classifier": np.full_like(parts["classifier"], np.nan)})
         return answered
 
     run = federate(tamper=poison, **PERSONAL)

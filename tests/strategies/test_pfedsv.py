@@ -14,8 +14,9 @@ from client.data import load_client_data
 from strategies.federation import RunFailed
 from strategies.pseudonyms import Pseudonyms
 from tasks.models import Network, build_network
+from wire.arrays import pack, unpack
 from wire.config import ConfigError, RunConfig, split_sections
-from wire.messages import METRICS, MODEL, ORDER, OTHERS, Judgement, PersonalizeOrder, TrainOrder, pack, unpack
+from wire.messages import METRICS, MODEL, ORDER, OTHERS, Judgement, PersonalizeOrder, TrainOrder
 from wire.randomness import derive_seed
 
 ALL = {"strategy": "pfedsv", "partition": "pathological", "num-server-rounds": 3, "learning-rate": 0.1}

@@ -6,7 +6,8 @@ import pytest
 from scipy.optimize import minimize
 
 from strategies.robust import geometric_median_weights
-from wire.messages import MODEL, unpack
+from wire.arrays import unpack
+from wire.messages import MODEL
 
 
 def uploads(run) -> dict[str, dict[str, np.ndarray]]:

@@ -16,7 +16,8 @@ from strategies.registry import METHODS, parse_config, section_of
 from strategies.shapleyfl import moved, shortened
 from tasks.models import WEIGHTS, build_network
 from tasks.training import evaluate
-from wire.messages import MODEL, pack, unpack
+from wire.arrays import pack, unpack
+from wire.messages import MODEL
 
 GAME = {"strategy": "afedsv", "model": "mlp", "partition": "pathological", "num-server-rounds": 2, "learning-rate": 0.2}
 

@@ -10,8 +10,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wire.checks import Layout, Refused, check_evaluation, check_hello, check_update, checked_array
-from wire.messages import METRICS, MODEL, ORDER, Hello, pack, reply
+from wire.arrays import pack
+from wire.checks import Layout, Refused, check_evaluation, check_hello, check_update, checked_parts
+from wire.messages import METRICS, MODEL, ORDER, Hello, reply
 
 PARTS = {
     "extractor": np.arange(6, dtype=np.float32),
@@ -40,8 +41,17 @@ def npy(array: np.ndarray) -> bytes:
 
 def raw(data: bytes, dtype="float32", shape=(6,), stype="numpy.ndarray") -> Message:
     """A good reply, but for the bytes of its extractor."""
-    record = pack(PARTS)
-    record["extractor"] = Array(dtype, shape, stype, data)
+    alone = {name: pack({name: value})[name] for name, value in PARTS.items()}
+    return answer_with(ArrayRecord({**alone, "extractor": Array(dtype, shape, stype, data)}))
+
+
+def joined(key: str, data: bytes, shape=(10,)) -> Message:
+    """A good reply, but for the name and the bytes of the array that holds its extractor and buffers."""
+    array = Array("float32", shape, "numpy.ndarray", data)
+    return answer_with(ArrayRecord({key: array, "counters": pack(PARTS)["counters"]}))
+
+
+def answer_with(record: ArrayRecord) -> Message:
     return message(RecordDict({METRICS: MetricRecord({"num-samples": 10}), MODEL: record}))
 
 
@@ -205,21 +215,55 @@ def test_files_that_make_numpy_stumble(data):
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_no_flipped_byte_gets_past_or_stops_the_run(data):
-    content = bytearray(npy(PARTS["extractor"]))
+    both = data.draw(st.booleans())
+    content = bytearray(npy(BOTH if both else PARTS["extractor"]))
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
-        got = check_update(raw(bytes(content)), LAYOUT, UPLOAD).parts["extractor"]
+        reply_ = joined("extractor:6+buffers:4", bytes(content)) if both else raw(bytes(content))
+        got = check_update(reply_, LAYOUT, UPLOAD).parts["extractor"]
     except Refused:
         return
     assert got.shape == (6,) and got.dtype == np.float32 and np.isfinite(got).all()
 
 
+BOTH = np.concatenate([PARTS["extractor"], PARTS["buffers"]])
+
+
+def test_parts_in_one_array():
+    key = "extractor:6+buffers:4"
+    assert set(pack(PARTS)) == {key, "counters"} and pack(PARTS)[key].data == npy(BOTH)
+    got = check_update(joined(key, npy(BOTH)), LAYOUT, UPLOAD).parts
+    assert all(np.array_equal(got[name], value) for name, value in PARTS.items())
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("extractor:7+buffers:3", r"extractor: expected float32 \(6,\), got float32 \(7,\)"),
+        ("extractor:6+buffers:5", r"in an array \(10,\)"),
+        ("extractor:6+buffers:-4", "expected float32"),
+        ("extractor:6+buffers:4+extra:0", "expected the parts"),
+        ("extractor:6+extractor:4", "expected the parts"),
+        ("extractor:6+buffers:four", "names of the parts cannot be read"),
+        ("extractor:6+buffers", "names of the parts cannot be read"),
+        ("buffers:4+extractor:6", "a running variance is negative"),  # as it is named, so it is read
+    ],
+)
+def test_names_of_joined_parts_that_lie(key, reason):
+    values = BOTH if not key.startswith("buffers") else -BOTH
+    with pytest.raises(Refused, match=reason):
+        check_update(joined(key, npy(values)), LAYOUT, UPLOAD)
+
+
 def test_a_matrix_of_models():
-    rows = pack({"norm": np.ones((3, 4), np.float32)})
-    assert checked_array("norm", rows, np.empty((3, 4), np.float32)).shape == (3, 4)
+    rows = pack({"norm": np.ones((3, 4), np.float32), "classifier": np.zeros((3, 2), np.float32)})
+    assert len(rows) == 1
+    like = {"norm": np.empty((3, 4), np.float32), "classifier": np.empty((3, 2), np.float32)}
+    got = checked_parts(rows, like)
+    assert got["norm"].shape == (3, 4) and got["norm"].all() and not got["classifier"].any()
     with pytest.raises(Refused, match="norm: expected"):
-        checked_array("norm", rows, np.empty((2, 4), np.float32))
+        checked_parts(rows, like | {"norm": np.empty((2, 4), np.float32)})
 
 
 # --- other answers ---------------------------------------------------------------------------------------------------

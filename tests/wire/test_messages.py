@@ -9,20 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from wire.arrays import pack, unpack
 from wire.fingerprint import PACKAGES, fingerprint
-from wire.messages import (
-    MODEL,
-    ORDER,
-    OTHERS,
-    EvaluateOrder,
-    Hello,
-    TrainOrder,
-    content,
-    pack,
-    reply,
-    size_in_bytes,
-    unpack,
-)
+from wire.messages import MODEL, ORDER, OTHERS, EvaluateOrder, Hello, TrainOrder, content, reply, size_in_bytes
 from wire.randomness import derive_seed, generator
 
 words = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=12)

@@ -1,0 +1,64 @@
+"""How much of which model: weights on the simplex for which the mixed model has the least validation loss.
+
+Models are mixed by their parameters, so that the mixture is a model like any other. For a linear network with squared error
+that is the same as mixing outputs, and the quadratic problem of games/mixing.py has the exact answer. For other networks its
+answer is one starting point among others, the models themselves; from the best of them, straight lines towards each model are
+searched. So the mixture is never worse on the validation samples than any of the models, the own one among them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from client.coalition import weighted_mean
+from games.mixing import mixing_weights_from_outputs
+from tasks.models import Network
+from tasks.training import Samples, evaluate, outputs
+from wire.arrays import Parts
+
+STEPS = (0.1, 0.25, 0.5, 0.75, 0.9)
+PASSES = 2
+
+
+def best_mixture(network: Network, models: Sequence[Parts], samples: Samples) -> np.ndarray:
+    """The weights of the models; `network` is changed."""
+    number = len(models)
+    corners = np.eye(number)
+    if number == 1:
+        return np.ones(1)
+
+    def loss(weights: np.ndarray) -> float:
+        network.load(weighted_mean(models, weights))
+        value = evaluate(network, samples)["loss"]
+        return value if np.isfinite(value) else np.inf
+
+    tried = [(loss(start), start) for start in [*corners, *_by_outputs(network, models, samples)]]
+    least, best = min(tried, key=lambda pair: pair[0])
+    for _ in range(PASSES):
+        before = least
+        for corner in corners:
+            for step in STEPS:
+                weights = (1 - step) * best + step * corner
+                if (value := loss(weights)) < least:
+                    least, best = value, weights
+        if least == before:
+            break
+    weights = np.maximum(best, 0.0)
+    return np.asarray(weights / weights.sum())
+
+
+def _by_outputs(network: Network, models: Sequence[Parts], samples: Samples) -> list[np.ndarray]:
+    """The weights for which mixed outputs have the least squared error; none where outputs are not finite."""
+    answers = []
+    for model in models:
+        network.load(model)
+        answer = outputs(network, samples.x)
+        answers.append((answer.squeeze(1) if samples.regression else answer.softmax(dim=1)).double().cpu().numpy())
+    predicted = np.stack(answers)
+    if not np.isfinite(predicted).all():
+        return []
+    if samples.regression:
+        return [mixing_weights_from_outputs(predicted, samples.y.cpu().numpy())]
+    labels = torch.nn.functional.one_hot(samples.y, predicted.shape[2]).cpu().numpy()
+    return [mixing_weights_from_outputs(predicted, labels)]

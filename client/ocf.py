@@ -1,0 +1,146 @@
+"""pFedOCF on the client: train the own model and those of the coalitions, judge models of coalitions, mix.
+
+    err_i(C)    loss of the coalition's model on the own validation samples
+    personal    sum_c a_c theta_c over the own model and those of the coalitions, a >= 0, sum a = 1, of least validation loss
+
+For a linear task the own model is the least squares estimate, and that is all a client sends.
+"""
+
+import time
+
+import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+
+from client.coalition import weighted_mean
+from client.mixing import best_mixture
+from client.participant import Participant, received_parts
+from client.privacy import with_noise
+from client.store import OWN
+from client.training import train_and_upload
+from tasks.models import WEIGHTS, Network
+from tasks.training import Samples, evaluate
+from wire.arrays import Parts
+from wire.checks import Refused, checked_parts
+from wire.config import ConfigError
+from wire.messages import OTHERS, CoalitionOrder, MixOrder, TrainOrder, reply
+
+WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
+
+
+def train(me: Participant, order: CoalitionOrder, records: RecordDict) -> RecordDict:
+    if order.estimate:
+        return estimate(me, order)
+    if me.privacy.mode == "dp-sgd" and me.privacy.target_epsilon:
+        raise ConfigError(
+            "privacy.target-epsilon: pfedocf trains as many models in a round as a client has coalitions, which is not known "
+            "in advance; set privacy.noise-multiplier instead, and epsilon is counted"
+        )
+    network = me.network()
+    rows = received_rows(records, network, order.rows)
+    network.load(own_model(me, order, records, network))
+    parts = tuple(network.parts)
+    training = TrainOrder(order.round, ("+".join(WEIGHTS),), (order.epochs,), upload=parts)
+    metrics, upload = train_and_upload(me, training, network)
+    me.store.keep(order.round, network.dump())
+    uploads = [upload] if order.upload_own else []
+    if order.upload_own and len(validation := me.validation_samples()):
+        metrics["validation-loss"] = usable_loss(network, validation)  # its error alone: nobody has to ask for it
+    for row in rows:
+        network.load(row)
+        more, upload = train_and_upload(me, training, network)
+        uploads.append(upload)
+        metrics |= {name: metrics[name] + more[name] for name in ("steps", "cpu-seconds")}
+        metrics |= {name: more[name] for name in ("epsilon",) if name in more}
+    stacked = {part: np.stack([one[part] for one in uploads]) for part in parts} if uploads else None
+    return reply(metrics, stacked)
+
+
+def own_model(me: Participant, order: CoalitionOrder, records: RecordDict, network: Network) -> Parts:
+    """What this client kept; if that is gone, what the server sent in its place; at first the initial model."""
+    kept = me.store.recall(OWN, order.round)
+    if kept is not None and kept.round >= order.continues:
+        return kept.arrays
+    sent = received_parts(records, network)
+    if order.continues and not sent:
+        raise Refused(f"the model that this client trained in round {order.continues} is not here: send it")
+    return sent
+
+
+def estimate(me: Participant, order: CoalitionOrder) -> RecordDict:
+    """Least squares without an intercept: theta = (X'X)^-1 X'y."""
+    started = time.process_time()
+    if me.privacy.mode == "dp-sgd":
+        raise ConfigError(
+            "privacy.mode = 'dp-sgd': least squares estimates are not private; set ocf.game to 'measured', which trains by SGD"
+        )
+    network, samples, attack = me.network(), me.train_samples(), me.attack()
+    start = network.dump()
+    if attack:
+        samples = attack.on_samples(samples)
+    x, y = samples.x.flatten(1).double().cpu().numpy(), samples.y.double().cpu().numpy()
+    number, features = x.shape
+    if number <= features + 1:
+        raise Refused(f"{number} training samples for {features} features: at least {features + 2} are needed")
+    theta, _, rank, _ = np.linalg.lstsq(x, y, rcond=None)
+    if rank < features:
+        raise Refused(f"the {features} features of this client are linearly dependent (rank {rank}): leave some out")
+    bias = np.zeros(start["classifier"].size - features)
+    upload: Parts = {"classifier": np.concatenate([theta, bias]).astype(np.float32)}
+    me.store.keep(order.round, upload)
+    if me.privacy.mode == "weights":
+        upload = with_noise(me, upload, order.round)
+    if attack:
+        upload = attack.on_update(start, upload, order.round)
+    metrics = {
+        "num-samples": number,
+        "loss": float(np.mean((x @ theta - y) ** 2)),
+        "steps": 0,
+        "cpu-seconds": time.process_time() - started,
+    }
+    return reply(metrics, {part: value[None] for part, value in upload.items()})
+
+
+def errors(me: Participant, order: MixOrder, records: RecordDict) -> RecordDict:
+    """The validation loss of every model that came along."""
+    validation = me.validation_samples()
+    if not len(validation):
+        raise Refused("the validation split is empty: raise validation-fraction, or give this client more samples")
+    network = me.network()
+    losses = []
+    for row in received_rows(records, network, order.rows):
+        network.load(row)
+        losses.append(usable_loss(network, validation))
+    return reply({"errors": losses})
+
+
+def usable_loss(network: Network, samples: Samples) -> float:
+    loss = evaluate(network, samples)["loss"]
+    return min(loss, WORST) if np.isfinite(loss) else WORST
+
+
+def mix(me: Participant, order: MixOrder, records: RecordDict) -> RecordDict:
+    """Make the personal model, test it and write it down."""
+    network = me.network()
+    own = network.dump() | me.store.own_parts(order.round + 1)
+    models = [own, *received_rows(records, network, order.rows)]
+    validation = me.validation_samples()
+    weights = np.eye(len(models))[-1]
+    if order.mixed and len(validation):
+        weights = best_mixture(network, models, validation)
+    network.load(weighted_mean(models, weights))
+    samples = me.test_samples()
+    metrics: dict[str, float | list[float]] = {"num-samples": len(samples), "mixing": weights.tolist()}
+    if len(samples):
+        metrics |= {f"personal.{name}": value for name, value in evaluate(network, samples).items()}
+    me.save_model(network)
+    return reply(metrics)
+
+
+def received_rows(records: RecordDict, network: Network, rows: int) -> list[Parts]:
+    """The models that the server sent, checked."""
+    if not rows:
+        return []
+    arrays = checked_parts(records.array_records.get(OTHERS, ArrayRecord()), network.like(rows=rows))
+    if "buffers" in arrays and (arrays["buffers"][:, network.variances()] < 0).any():
+        raise Refused("buffers: a running variance is negative")
+    return [{part: array[i] for part, array in arrays.items()} for i in range(rows)]

@@ -1,0 +1,53 @@
+"""Local training of one model, as every method does it: with privacy where it is asked for, and harm where it is meant."""
+
+import time
+
+from client.participant import Participant
+from client.privacy import train_privately, with_noise
+from tasks.models import Network
+from tasks.training import Samples, Trained
+from tasks.training import train as train_network
+from wire.arrays import Parts
+from wire.messages import TrainOrder
+
+
+def train_and_upload(me: Participant, order: TrainOrder, network: Network) -> tuple[dict[str, float], Parts]:
+    """Train `network` by the order; what is told of it, and what is sent of it."""
+    started = time.process_time()
+    samples = me.train_samples()
+    attack = me.attack()
+    start: Parts = {}
+    if attack:
+        start, samples = network.dump(), attack.on_samples(samples)
+        if attack.starts_anew:
+            network.load(me.network().dump())
+    done, spent = local_training(me, order, network, samples)
+    upload = network.dump(order.upload)
+    if me.privacy.mode == "weights":
+        upload = with_noise(me, upload, order.round)
+    if attack:
+        upload = attack.on_update(start, upload, order.round)
+    metrics = {
+        "num-samples": len(samples),
+        "loss": done.loss,
+        "steps": done.steps,
+        "cpu-seconds": time.process_time() - started,
+    }
+    return {**metrics, **spent}, upload
+
+
+def local_training(
+    me: Participant, order: TrainOrder, network: Network, samples: Samples
+) -> tuple[Trained, dict[str, float]]:
+    """All phases of the order; also the privacy spent, where it is counted."""
+    sgd = me.sgd(order.proximal_mu)
+    phases = [(tuple(p.split("+")), n) for p, n in zip(order.phase_parts, order.phase_epochs, strict=True)]
+    rng = me.rng("train", order.round)
+    if me.privacy.mode == "dp-sgd":
+        done, epsilon = train_privately(me, network, samples, sgd, phases, order.round)
+        return done, {"epsilon": epsilon}
+    loss, steps = 0.0, 0
+    for parts, epochs in phases:
+        done = train_network(network, samples, sgd, epochs=epochs, rng=rng, parts=parts)
+        loss, steps = done.loss, steps + done.steps
+    return Trained(loss, steps), {}
