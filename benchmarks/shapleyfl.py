@@ -152,7 +152,7 @@ def errors_and_time(
 
 SCENARIOS = {
     "closed-set": {"attack.kind": "closed-set"},
-    "gradient-poison": {"attack.kind": "gradient-poison", "attack.strength": 100.0},
+    "gradient-poison": {"attack.kind": "gradient-poison", "attack.strength": 300.0},
 }
 
 
