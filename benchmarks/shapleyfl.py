@@ -25,6 +25,7 @@ from client.data import partitioned
 from games.shapley import Estimate, estimate, normalise, shapley_from_table
 from server.app import run
 from strategies.fedavg import average
+from strategies.federation import RunFailed
 from strategies.game import mixture, server_samples
 from strategies.registry import parse_config
 from tasks.coalition_models import CoalitionModels
@@ -182,7 +183,11 @@ def robustness(
             with tempfile.TemporaryDirectory() as directory:
                 grid = SimulationGrid(Workers(0), config["num-clients"], config, directory)
                 started = time.process_time()
-                result = run(grid, config, Path(directory))
+                try:
+                    result = run(grid, config, Path(directory))
+                except RunFailed as failure:  # a model that was broken for good
+                    found[f"{scenario}, {strategy}"] = {"failed": str(failure)}
+                    continue
             row = {"accuracy": result["mean-test-accuracy"]["global"], "CPU seconds": time.process_time() - started}
             row |= {name: result["suspects"].get(name) for name in ("precision", "recall") if result["suspects"]}
             found[f"{scenario}, {strategy}"] = row
