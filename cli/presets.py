@@ -91,11 +91,11 @@ QUICK_IMAGES: dict[str, Value] = {
     "num-server-rounds": 10,
     "local-epochs": 1,
     "learning-rate": 0.05,
-    "evaluate-every": 5,
+    "evaluate-every": 10,
     "test-fraction": 0.9,
     "server-data": "300",
-    "model": "lenet5",
-    "shapleyfl.budget": 200,
+    "model": "mlp",
+    "shapleyfl.budget": 150,
 }
 
 SPO_SOURCE = "Cui et al. 2022, arXiv:2108.07926"

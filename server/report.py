@@ -153,17 +153,17 @@ def _read_suspects(run_dir: Path) -> dict[str, Any]:
 
 
 def _suspects(judged: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every client whose weight fell below the bound, and whether it is bad, where that is known."""
+    """Every client whose score is below the bound, and whether it is bad, where that is known."""
     if not judged:
         return []
     bad = judged.get("bad-clients")
     rates = [f"{name} {judged[name]:.2f}" for name in ("precision", "recall") if judged.get(name) is not None]
     rows = [
-        [client, f"{judged['weights'][client]:.4g}", "not known" if bad is None else "yes" if client in bad else "no"]
+        [client, f"{judged['scores'][client]:.1f}", "not known" if bad is None else "yes" if client in bad else "no"]
         for client in judged["suspects"]
     ]
-    title = "; ".join([f"Suspects: weight below {judged['weight-below']:.4g}", *rates])
-    return [{"title": title, "head": ["client", "weight", "is it bad?"], "rows": rows}]
+    title = "; ".join([f"Suspects: score below {judged['score-below']:g}", *rates])
+    return [{"title": title, "head": ["client", "score", "is it bad?"], "rows": rows}]
 
 
 def _benefits(run_dir: Path) -> list[dict[str, Any]]:
