@@ -1,4 +1,4 @@
-"""The SuperLink as `coterie up` uses it: register client keys, see who is there, submit a run, follow it.
+"""The SuperLink as our commands use it: register client keys, see who is there, submit a run, follow it.
 
 The same calls as those of Flower's `flwr` command, without a new Python process for each.
 """
@@ -19,8 +19,11 @@ from flwr.proto.control_pb2 import (
     ListRunsRequest,
     RegisterNodeRequest,
     StartRunRequest,
+    StopRunRequest,
     StreamLogsRequest,
+    UnregisterNodeRequest,
 )
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -54,24 +57,41 @@ class Control:
     def wait_for_clients(self, number: int, timeout: float, check: Callable[[], None]) -> None:
         _wait_for(lambda: self.online() >= number, timeout, check, f"not all {number} clients connected")
 
+    def nodes(self) -> list[NodeInfo]:
+        """All that were ever registered."""
+        return list(self.client.ListNodes(ListNodesRequest()).nodes_info)
+
     def online(self) -> int:
-        return sum(node.status == "online" for node in self.client.ListNodes(ListNodesRequest()).nodes_info)
+        return sum(node.status == "online" for node in self.nodes())
 
     def register(self, public_key: Path) -> None:
-        key = serialization.load_ssh_public_key(public_key.read_bytes())
-        pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-        self.client.RegisterNode(RegisterNodeRequest(public_key=pem))
+        """Under the name of the file: it is the client's, whatever the client says."""
+        self.client.RegisterNode(RegisterNodeRequest(public_key=read_public_key(public_key), name=public_key.stem))
+
+    def unregister(self, node: int) -> None:
+        self.client.UnregisterNode(UnregisterNodeRequest(node_id=node))
 
     def submit(self, bundle: bytes) -> int:
         fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
         return self.client.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id
 
-    def log(self, run: int) -> Iterator[str]:
-        """The ServerApp's log, line by line, until the run ends."""
-        rest = ""
-        for piece in self.client.StreamLogs(StreamLogsRequest(run_id=run)):
-            *lines, rest = (rest + piece.log_output).split("\n")
-            yield from lines
+    def stop(self, run: int) -> None:
+        self.client.StopRun(StopRunRequest(run_id=run))
+
+    def log(self, run: int, patience: float = 0.0) -> Iterator[str]:
+        """The ServerApp's log, line by line, until the run ends; the SuperLink may be away for `patience` seconds."""
+        rest, seen, deadline = "", 0.0, time.monotonic() + patience
+        while True:
+            try:
+                for piece in self.client.StreamLogs(StreamLogsRequest(run_id=run, after_timestamp=seen)):
+                    seen, deadline = piece.latest_timestamp, time.monotonic() + patience
+                    *lines, rest = (rest + piece.log_output).split("\n")
+                    yield from lines
+                break
+            except httpx.TransportError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_SECONDS)
         yield rest
 
     def failure(self, run: int) -> str | None:
@@ -83,6 +103,12 @@ class Control:
 
     def close(self) -> None:
         self.client.close()
+
+
+def read_public_key(path: Path) -> bytes:
+    """As Flower keeps it."""
+    key = serialization.load_ssh_public_key(path.read_bytes())
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def _wait_for(true: Callable[[], bool], timeout: float, check: Callable[[], None], complaint: str) -> None:

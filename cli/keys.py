@@ -4,13 +4,15 @@
     ca.key               signs server certificates; keep it off line
     server.crt .key      the server's certificate, for the names and addresses under which clients reach it
     clients/<name>       a client's private key; it stays on that client
-    clients/<name>.pub   its public key; the server registers it
+    clients/<name>.pub   its public key; a running `coterie server` registers it
+    revoked/<name>...    keys that were revoked; a running server refuses them
 
 Private keys are readable by their owner only. What exists already is kept as it is.
 """
 
 import datetime
 import ipaddress
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -31,7 +33,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 HOST = re.compile(r"(?=.{1,253}$)(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]{0,62})(\.[A-Za-z0-9][A-Za-z0-9-]{0,62})*")
 
 
-def keys_command(directory: str, clients: int | None, names: str, server_names: str) -> None:
+def keys_command(directory: str, clients: int | None, names: str, server_names: str, revoke: str = "") -> None:
+    if revoke:
+        if clients is not None or names or server_names:
+            raise ConfigError("revoke: takes keys away and makes none; leave --clients, --names and --server-names out")
+        return revoke_keys(Path(directory), [name.strip() for name in revoke.split(",")])
     if (clients is None) == (not names):
         raise ConfigError("clients, names: give one of the two, --clients 4 or --names ward-7,ward-8")
     chosen = [str(i) for i in range(clients)] if clients is not None else names.split(",")
@@ -42,6 +48,22 @@ def keys_command(directory: str, clients: int | None, names: str, server_names: 
         console.print(f"made {file}", highlight=False, soft_wrap=True)
     if not made:
         console.print(f"nothing to make: all of it is in {path} already", highlight=False, soft_wrap=True)
+
+
+def revoke_keys(directory: Path, names: Sequence[str]) -> None:
+    """Put them aside; a key that was revoked is never let in again, and its name is free for a new one."""
+    for name in names:
+        if not NAME.fullmatch(name) or not (directory / "clients" / f"{name}.pub").exists():
+            raise ConfigError(f"revoke = {name!r}: there is no {directory / 'clients' / name}.pub")
+    aside = directory / "revoked"
+    aside.mkdir(mode=0o700, exist_ok=True)
+    for name in names:
+        number = next(n for n in itertools.count(1) if not (aside / f"{name}-{n}.pub").exists())
+        for end in (".pub", ""):
+            path = directory / "clients" / f"{name}{end}"
+            if path.exists():
+                path.rename(aside / f"{name}-{number}{end}")
+        print(f"revoked {name}; a running `coterie server` refuses its key from now on")
 
 
 def make_keys(directory: Path, clients: Sequence[str], server_names: Sequence[str] = ()) -> list[Path]:

@@ -8,9 +8,11 @@ from typing import Any
 import click
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from cli.client import command as client_command
 from cli.compare import DEFAULT_SEEDS, DEFAULT_STRATEGIES
 from cli.options import config_options, given_values
 from cli.presets import PRESETS
+from cli.server import command as server_command
 from server.app import USER_ERRORS
 
 WORKERS_HELP = "Worker processes; results do not depend on it. 0: all in this process. Default: one per core."
@@ -60,15 +62,33 @@ def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | No
     up_command(given_values(options, settings), control_port, fleet_port)
 
 
-def keys(directory: str, clients: int | None, names: str, server_names: str) -> None:
+def keys(directory: str, clients: int | None, names: str, server_names: str, revoke: str) -> None:
     from cli.keys import keys_command
 
-    keys_command(directory, clients, names, server_names)
+    keys_command(directory, clients, names, server_names, revoke)
+
+
+def submit(settings: tuple[str, ...], server: str, root_certificates: str, **options: Any) -> None:
+    from cli.submit import submit_command
+
+    submit_command(given_values(options, settings), server, root_certificates)
 
 
 def _port(name: str, text: str) -> click.Parameter:
     return TyperOption(
         param_decls=[f"--{name}"], type=click.IntRange(1, 65535), metavar="N", help=text, rich_help_panel="Places"
+    )
+
+
+def _place(name: str, metavar: str, text: str, default: str | None = None) -> click.Parameter:
+    return TyperOption(
+        param_decls=[f"--{name}"],
+        metavar=metavar,
+        help=text,
+        rich_help_panel="Places",
+        default=default,
+        show_default=default is not None,
+        required=default is None,
     )
 
 
@@ -189,6 +209,20 @@ All processes end with the run, and with Ctrl-C. Certificates, logs and what the
 
 Example: `coterie up --clients 4 --strategy fedper --task digits --num-server-rounds 3`""",
         ),
+        "server": server_command(),
+        "client": client_command(),
+        "submit": _command(
+            "submit",
+            submit,
+            [
+                _place("server", "HOST:PORT", "Where runs are submitted.", "127.0.0.1:8000"),
+                _place("root-certificates", "FILE", "The federation's ca.crt, by which the server is known."),
+                *config_options(),
+            ],
+            """Give a run to a running server and follow it to its end. The run directory is on the server.
+
+Example: `coterie submit --root-certificates keys/ca.crt --strategy fedper --num-server-rounds 20`""",
+        ),
         "keys": _command(
             "keys",
             keys,
@@ -215,6 +249,13 @@ Example: `coterie up --clients 4 --strategy fedper --task digits --num-server-ro
                     show_default=False,
                     metavar="HOST,IP,...",
                     help="Names and addresses under which clients reach the server, beside localhost and 127.0.0.1.",
+                ),
+                TyperOption(
+                    param_decls=["--revoke"],
+                    default="",
+                    show_default=False,
+                    metavar="A,B,...",
+                    help="Make nothing, but take these clients' keys away: the server refuses them from now on.",
                 ),
             ],
             """Make a certificate authority, the server's certificate, and a key pair for each client.

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -43,7 +43,7 @@ class Processes:
                 env={**environment, MARK: self.mark},
                 cwd=directory,
                 start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=end_with_parent if sys.platform == "linux" else None,
             )
 
     def log_of(self, name: str) -> Path:
@@ -93,7 +93,7 @@ class Processes:
                 signal.signal(number, handler)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Runs in the new process: if this one is killed and cannot clean up, Linux ends the new one."""
     ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGTERM)
 
@@ -126,11 +126,12 @@ def free_ports(number: int) -> list[int]:
         return [s.getsockname()[1] for s in sockets]
 
 
-def must_be_free(key: str, port: int) -> None:
+def must_be_free(key: str, port: int, host: str = "127.0.0.1") -> None:
     """gRPC would share a port with another server without a word."""
-    with socket.socket() as s:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that just ended do not count
         try:
-            s.bind(("127.0.0.1", port))
+            s.bind((host, port))
         except OSError as error:
             raise ConfigError(
                 f"{key} = {port}: cannot be used ({error.strerror}); choose another, or leave it out"
@@ -138,8 +139,13 @@ def must_be_free(key: str, port: int) -> None:
 
 
 def last_words(log: Path) -> str:
-    """Why a process of Flower ended, as far as its log tells: what follows `Exit Code`, else the last line."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    """Why a process of Flower ended, as far as its log tells."""
+    return reason_in(log.read_text(errors="replace").splitlines())
+
+
+def reason_in(log: Iterable[str]) -> str:
+    """What follows `Exit Code`, else the last line."""
+    lines = [line.strip() for line in log if line.strip()]
     for i in reversed(range(len(lines))):
         if "Exit Code:" in lines[i]:
             return " ".join(lines[i + 1 : i + 3])

@@ -1,23 +1,20 @@
 """`coterie up`: a federation of real processes on this machine, over gRPC with TLS and client keys.
 
-One SuperLink and a SuperNode for each client, as they would run on machines of their own. All of the run is under its
+A server and a process for each client, as they would run on machines of their own. All of the run is under its
 directory:
 
     keys/             certificates and keys, made for this run
-    logs/             superlink.log, serverapp.log, client-0.log, ...
+    logs/             superlink.log, executor.log, serverapp.log, client-0.log, ...
     clients/<i>/      what client i keeps: its state and its personal model
     ...               and what the server writes (server/rundir.py)
 """
 
 import json
-import os
-import re
-import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -26,26 +23,16 @@ import httpx
 from rich.console import Console
 
 from cli.control import Control, bundle
+from cli.flower import environment, executor_command, program, superlink_command
 from cli.keys import make_keys
 from cli.processes import Processes, free_ports, must_be_free
-from cli.progress import RunProgress
 from cli.run import prepare, result_table
+from cli.submit import follow
 from server.rundir import PREPARED, new_run_dir
 from strategies.federation import RunFailed
-from wire.config import ConfigError, Value
+from wire.config import Value
 
-POLL_OF_EXECUTORS = "0.1"  # seconds; Flower's default is 1
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-ROUND = re.compile(r"round (\d+)/\d+:")
-FLOWER_PREFIX = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
-NOISE = (
-    "Start `flwr-serverapp`",
-    "Successfully installed",
-    "Exit Code:",
-    "An unhandled exception",
-    "For more information, visit",
-)
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Stopped(KeyboardInterrupt):
@@ -58,8 +45,7 @@ class Stopped(KeyboardInterrupt):
 
 def up_command(values: Mapping[str, Value], control_port: int | None, fleet_port: int | None) -> None:
     config = prepare(values)
-    for name in ("flower-superlink", "flower-supernode"):
-        program(name)
+    program("flower-superlink")
     for key, port in (("control-port", control_port), ("fleet-port", fleet_port)):
         if port:
             must_be_free(key, port)
@@ -89,34 +75,21 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
     make_keys(run_dir / "keys", [str(i) for i in range(number)])
     with tempfile.TemporaryDirectory(prefix="coterie-") as flower_home, Processes(run_dir / "logs") as processes:
         federation = LocalFederation(run_dir, Path(flower_home), processes, ports)
-        federation.start_superlink()
+        federation.start_server()
         control = Control(federation.control_address, run_dir / "keys" / "ca.crt")
         control.wait_until_up(timeout, processes.check)
         for i in range(number):
             control.register(run_dir / "keys" / "clients" / f"{i}.pub")
-            federation.start_client(i, number)
+            federation.start_client(i, number, str(config["data-root"]))
         control.wait_for_clients(number, timeout, processes.check)
         console.print(f"{number} clients connected after {time.monotonic() - started:.1f} s", highlight=False)
         run = control.submit(bundle(config))
-        _follow(control.log(run), processes.log_of("serverapp"), config, console)
+        with open(processes.log_of("serverapp"), "w", buffering=1) as log:
+            follow(control.log(run), log, config, console)
         failure = control.failure(run)
         control.close()
     if failure:
         raise RunFailed(f"{failure}. Logs are in {run_dir / 'logs'}")
-
-
-def _follow(lines: Iterable[str], log: Path, config: Mapping[str, Value], console: Console) -> None:
-    """Keep the ServerApp's log, show it as it comes, and how far the run is."""
-    title, rounds = f"{config['strategy']} on {config['task']}", int(config["num-server-rounds"])
-    with open(log, "w", buffering=1) as file, RunProgress(console, title, rounds) as progress:
-        for line in lines:
-            plain = COLOUR.sub("", line)
-            print(plain, file=file)
-            text = FLOWER_PREFIX.sub("", plain).strip()
-            if text and not text.startswith(NOISE):
-                console.print(text, highlight=False, markup=False, soft_wrap=True)
-            if match := ROUND.match(text):
-                progress.finished(int(match[1]))
 
 
 class LocalFederation:
@@ -130,42 +103,21 @@ class LocalFederation:
         self.control_port = control
         self.control_address = f"127.0.0.1:{control}"
 
-    def start_superlink(self) -> None:
-        command = [
-            program("flower-superlink"),
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.control_port),
-            "--fleet-api-address",
-            f"127.0.0.1:{self.fleet_port}",
-            "--ssl-ca-certfile",
-            str(self.keys / "ca.crt"),
-            "--ssl-certfile",
-            str(self.keys / "server.crt"),
-            "--ssl-keyfile",
-            str(self.keys / "server.key"),
-            "--enable-supernode-auth",
-            "--disable-runtime-dependency-installation",
-        ]
-        self._start("superlink", command)
+    def start_server(self) -> None:
+        fleet = f"127.0.0.1:{self.fleet_port}"
+        self._start("superlink", superlink_command(self.keys, "127.0.0.1", self.control_port, fleet, None))
+        self._start("executor", executor_command(self.keys, self.control_address))
 
-    def start_client(self, i: int, number: int) -> None:
+    def start_client(self, i: int, number: int, data_root: str) -> None:
         state = self.run_dir / "clients" / str(i)
         state.mkdir(mode=0o700)
-        node = f"partition-id={i} num-partitions={number} state-dir={quoted(str(state))}"
         command = [
-            program("flower-supernode"),
-            "--superlink",
-            f"127.0.0.1:{self.fleet_port}",
-            "--port",
-            str(free_ports(1)[0]),
-            "--root-certificates",
-            str(self.keys / "ca.crt"),
-            "--auth-supernode-private-key",
-            str(self.keys / "clients" / str(i)),
-            "--node-config",
-            node,
+            *(sys.executable, "-P", "-m", "cli", "client"),
+            *("--server", f"127.0.0.1:{self.fleet_port}"),
+            *("--key", str(self.keys / "clients" / str(i))),
+            *("--num-partitions", str(number)),
+            *("--data-root", data_root),
+            *("--state", str(state)),
         ]
         self._start(f"client-{i}", command)
 
@@ -173,37 +125,7 @@ class LocalFederation:
         """In an empty directory of its own: what lies in the user's must not be imported by accident."""
         home = self.home / name
         home.mkdir()
-        self.processes.start(name, command, _environment(home), home)
-
-
-def _environment(home: Path) -> dict[str, str]:
-    programs = os.path.dirname(sys.executable)  # Flower starts its other programs by their names
-    ours = {
-        "FLWR_HOME": str(home),
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL_OF_EXECUTORS,
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
-        "PYTHONUNBUFFERED": "1",
-    }
-    return {"OMP_NUM_THREADS": "1", **os.environ, **ours}
-
-
-def program(name: str) -> str:
-    """A command of the environment that runs this one, else of the path."""
-    found = shutil.which(name, path=os.path.dirname(sys.executable)) or shutil.which(name)
-    if found is None:
-        raise RunFailed(f"{name}: not found; install Flower beside Coterie (pip install 'flwr>=1.39,<1.40')")
-    return found
-
-
-def quoted(text: str) -> str:
-    """As Flower reads strings in --node-config: one kind of quotation mark around, none of it within."""
-    for mark in "'\"":
-        if mark not in text and (mark == "'" or "\\" not in text):
-            return f"{mark}{text}{mark}"
-    raise ConfigError(f"run-dir = {text!r}: has both kinds of quotation marks; choose another")
+        self.processes.start(name, command, environment(home), home)
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:

@@ -38,13 +38,23 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
         shape = ",".join(str(size) for size in spec.input_shape)
         dataset = load_dataset("own", config.data_root, data=own, classes=classes, input_shape=shape)
         return ClientData(dataset, _split(dataset, np.arange(len(dataset)), config, name), 0)
-    if "partition-id" not in node_config or "num-partitions" not in node_config:
-        raise ConfigError("node configuration: give data='...', or partition-id and num-partitions")
-    partition_id, num_partitions = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    if "partition-id" not in node_config:
+        raise ConfigError("node configuration: give data='...', or partition-id")
+    partition_id, num_partitions = int(node_config["partition-id"]), num_partitions_of(node_config, config)
+    if not num_partitions:
+        raise ConfigError(
+            "node configuration: no num-partitions, and the run has num-clients = 0: say into how many shares the data set is "
+            "dealt, for example num-clients=4"
+        )
     if not 0 <= partition_id < num_partitions:
         raise ConfigError(f"node configuration: partition-id = {partition_id}: must be from 0 to {num_partitions - 1}")
     dataset, parts = partitioned(config, num_partitions, str(node_config.get("state-dir", "")))
     return ClientData(dataset, _split(dataset, parts[partition_id], config, str(partition_id)), num_partitions)
+
+
+def num_partitions_of(node_config: Mapping[str, Any], config: RunConfig) -> int:
+    """Into how many shares the data set is dealt: as the node says, else one for each client of the run."""
+    return int(node_config.get("num-partitions", config.num_clients))
 
 
 def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tuple[Dataset, list[np.ndarray]]:

@@ -9,7 +9,7 @@ import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
 from client.attacks import Attack
-from client.data import ClientData, load_client_data
+from client.data import ClientData, load_client_data, num_partitions_of
 from client.store import ContextStore, FileStore, Store
 from tasks.models import Network, build_network
 from tasks.resolve import model_name, task_spec
@@ -22,6 +22,8 @@ from wire.config import ConfigError, RunConfig, choose, split_sections
 from wire.messages import MODEL
 from wire.privacy import PrivacySettings
 from wire.randomness import derive_seed, generator
+
+LARGE = 32 * 2**20  # bytes of a model from which on no second copy of it is kept
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Participant:
 
     @classmethod
     def of(cls, context: Context) -> "Participant":
-        config = RunConfig.parse(split_sections(context.run_config)[0])
+        config = local_config(context)
         privacy = PrivacySettings.of(context.run_config)
         torch.set_num_threads(int(context.node_config.get("threads", config.threads)))
         name = client_name(context)
@@ -67,10 +69,12 @@ class Participant:
         c, spec = self.config, self.spec
         model = model_name(spec, c.model)
         group_norm = self.privacy.mode == "dp-sgd"
-        network, initial = _initial_network(
-            model, spec.input_shape, spec.num_outputs, c.seed, c.buffers, group_norm, self.device
-        )
-        network.load(initial)
+        settings = (model, spec.input_shape, spec.num_outputs, c.seed, c.buffers, group_norm, self.device)
+        network, initial = _initial_network(*settings)
+        if initial is None:
+            _initial_network.cache_clear()
+        else:
+            network.load(initial)
         return network
 
     def attack(self) -> Attack | None:
@@ -84,7 +88,7 @@ class Participant:
         elif settings.clients:
             bad = settings.kind != "none" and self.name in settings.clients.replace(" ", "").split(",")
         else:
-            names = [str(i) for i in range(int(node.get("num-partitions", 0)))]
+            names = [str(i) for i in range(num_partitions_of(node, self.config))]
             bad = bool(names) and str(node.get("partition-id")) in bad_clients(settings, names, self.config.seed)
         classes = 0 if self.spec.kind == "regression" else self.spec.num_outputs
         return Attack(settings, self.config.seed, self.name, classes) if bad else None
@@ -132,7 +136,8 @@ def _initial_network(
     buffers: str,
     group_norm: bool,
     device: str,
-) -> tuple[Network, Parts]:
+) -> tuple[Network, Parts | None]:
+    """A network to use again, and what to load into it for that; None for a large one, which is rather built again."""
     network = build_network(
         model,
         input_shape,
@@ -142,7 +147,16 @@ def _initial_network(
         group_norm=group_norm,
         device=device,
     )
-    return network, network.dump()
+    large = sum(part.nbytes for part in network.parts.values()) > LARGE
+    return network, None if large else network.dump()
+
+
+def local_config(context: Context) -> RunConfig:
+    """The run's configuration, with the places of this machine."""
+    config = RunConfig.parse(split_sections(context.run_config)[0])
+    if "data-root" in context.node_config:
+        config = config.model_copy(update={"data_root": str(context.node_config["data-root"])})
+    return config
 
 
 def client_name(context: Context) -> str:

@@ -78,15 +78,26 @@ class Federation:
         self._known_nodes &= online
         new = sorted(online - self._known_nodes)
         messages = [Message(RecordDict(), dst_node_id=node, message_type=HELLO, group_id="0") for node in new]
+        registered = self._registered_names() if new else {}
         for node, reply in self._send(messages, self.join_timeout, None):
             self._known_nodes.add(node)
             try:
-                self._admit(node, check_hello(reply))
+                self._admit(node, check_hello(reply), registered.get(node, ""))
             except Refused as error:
                 self.refused[node] = str(error)
                 log(WARNING, "node %s is left out: %s", node, error)
 
-    def _admit(self, node: int, hello: Hello) -> None:
+    def _registered_names(self) -> dict[int, str]:
+        """Under which names the keys of the nodes were registered, where they were: nobody takes the name of another."""
+        nodes = self.grid.get_nodes() if hasattr(self.grid, "get_nodes") else ()
+        return {node.node_id: node.name for node in nodes}
+
+    def _admit(self, node: int, hello: Hello, registered: str) -> None:
+        if registered and hello.name != registered:
+            raise Refused(
+                f"a client calls itself {hello.name!r}, but its key is registered as {registered!r}; "
+                f"start it with --name {registered}"
+            )
         if hello.code != self.code:
             raise Refused(
                 f"client {hello.name!r} runs other code ({hello.code}) than the server ({self.code}). A simulation daemon that "

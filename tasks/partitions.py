@@ -140,9 +140,8 @@ def _shards(labels: np.ndarray, num_clients: int, shards_per_client: int, seed: 
             f"shards-per-client is {shards_per_client}; with {num_clients} clients and {len(labels)} samples it must "
             f"be from 1 to {len(labels) // num_clients}."
         )
-    from flwr_datasets.partitioner import ShardPartitioner
-
-    partitioner = ShardPartitioner(num_clients, "label", num_shards_per_partition=shards_per_client, seed=seed)
+    make = _partitioners("shards").ShardPartitioner
+    partitioner = make(num_clients, "label", num_shards_per_partition=shards_per_client, seed=seed)
     return _run(partitioner, labels, num_clients)
 
 
@@ -153,13 +152,12 @@ def _dirichlet(labels: np.ndarray, num_clients: int, alpha: float, min_samples: 
     """
     if not 0 < alpha <= MAX_ALPHA:
         raise DataError(f"dirichlet-alpha is {alpha}; it must be above 0 and at most {MAX_ALPHA:g}, for example 0.5.")
-    from flwr_datasets.partitioner import DirichletPartitioner
-
+    make = _partitioners("dirichlet").DirichletPartitioner
     least = max(min(min_samples, len(labels) // num_clients), 1)
     try:
-        return _run(DirichletPartitioner(num_clients, "label", float(alpha), least, seed=seed), labels, num_clients)
+        return _run(make(num_clients, "label", float(alpha), least, seed=seed), labels, num_clients)
     except ValueError:
-        parts = _run(DirichletPartitioner(num_clients, "label", float(alpha), 0, seed=seed), labels, num_clients)
+        parts = _run(make(num_clients, "label", float(alpha), 0, seed=seed), labels, num_clients)
     return top_up(parts, least, np.random.default_rng(seed))
 
 
@@ -174,6 +172,16 @@ def top_up(parts: list[np.ndarray], least: int, rng: np.random.Generator) -> lis
             sizes[rich] -= 1
             sizes[poor] += 1
     return [np.array(part, dtype=np.int64) for part in lists]
+
+
+def _partitioners(kind: str) -> Any:
+    try:
+        from flwr_datasets import partitioner
+    except ModuleNotFoundError:
+        raise DataError(
+            f"partition = {kind!r}: needs flwr-datasets, which a client's installation has not: pip install flwr-datasets."
+        ) from None
+    return partitioner
 
 
 def _run(partitioner: Any, labels: np.ndarray, num_clients: int) -> list[np.ndarray]:

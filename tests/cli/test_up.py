@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from cli.flower import quoted
 from cli.keys import make_keys
 from cli.main import main
 from cli.processes import Processes, free_ports, last_words, marked, must_be_free
-from cli.up import quoted
 from server.rundir import new_run_dir
 from strategies.federation import RunFailed
 from wire.config import ConfigError
@@ -57,6 +57,7 @@ def test_all_of_the_run_is_in_its_directory(finished: tuple[Any, subprocess.Comp
     assert sorted(path.name for path in (run_dir / "logs").iterdir()) == [
         "client-0.log",
         "client-1.log",
+        "executor.log",
         "serverapp.log",
         "superlink.log",
     ]
@@ -90,9 +91,7 @@ def test_ctrl_c_ends_all(sandbox: Any) -> None:
         "up", "--clients", "2", "--model", "linear", "--num-server-rounds", "50", "--run-dir", "run"
     )
     sandbox.wait_for("2 clients, ", "coterie.log", up)
-    assert (
-        len(sandbox.left()) >= 7
-    )  # this command, the SuperLink and two SuperNodes with an executor each, the ServerApp
+    assert len(sandbox.left()) >= 8  # this command, the SuperLink, the executor, the ServerApp, two clients of two
     up.send_signal(signal.SIGINT)
     assert up.wait(timeout=30) == 130
     assert sandbox.left() == []
