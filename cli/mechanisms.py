@@ -5,6 +5,7 @@ has the errors |theta - true theta|^2 of the models that simulated clients ended
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ def draw(base: Path, config: Mapping[str, Value], game: LinearGame, measured: Er
     recipe, noise = linear_recipe(settings_of(config), game.n), float(config["linear-noise"]) ** 2
     sweeps = []
     for _ in range(GAMES if game.n <= 20 else GAMES // 5):
-        thetas = linear_parameters(recipe.__class__(**{**vars(recipe), "seed": int(rng.integers(2**31))}))
+        thetas = linear_parameters(replace(recipe, seed=int(rng.integers(2**31))))
         sweeps.append(form(LinearGame(thetas, rng.permutation(game.samples), noise)).sweeps)
     write_atomically(base / "sweeps.png", share_by_sweeps(sweeps))
     write_atomically(base / "mixing.png", _mixing(game, noise))

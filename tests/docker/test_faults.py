@@ -90,10 +90,11 @@ def test_a_run_outlives_a_restart_of_the_server(federation, long_run):
 def test_who_has_a_wrong_key_or_no_tls_is_refused(federation):
     stranger = (
         "coterie keys /tmp/other --clients 1 > /tmp/log && timeout 15 coterie client --server server:9092 "
-        "--key /tmp/other/clients/0 --root-certificates /keys/ca.crt --state /tmp/state"
+        "--key /tmp/other/clients/0 --root-certificates /keys/ca.crt --state /tmp/state; "
+        "test -e /tmp/state/flower/connected || echo not healthy"
     )
     _, said = federation.inside("client", "sh", "-c", stranger)
-    assert "the server refuses the key" in said and "connected to" not in said, said
+    assert "the server refuses the key" in said and "connected to" not in said and "not healthy" in said, said
     plain = "FLWR_HOME=/tmp timeout 60 flower-supernode --insecure --superlink server:9092 --max-retries 1 --port 9999"
     code, said = federation.inside("client", "sh", "-c", plain)
     assert code != 0 and "SuperNode ID" not in said, said

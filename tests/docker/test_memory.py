@@ -19,6 +19,9 @@ def used(federation, numbers=(1, 2, 3, 4)):
 
 
 def test_clients_stay_within_their_memory(federation):
+    # After a message the process of its run stays for two minutes, in case that another one comes.
+    federation("restart", "client")
+    federation.wait_until(lambda: all(federation.health("client", n) == "healthy" for n in range(1, 5)), "all healthy")
     idle = max(used(federation))
     method = ("--strategy", "fedavg", "--model", "lenet5", "--num-server-rounds", "2", "--local-epochs", "1")
     run = federation.start_run("memory", *method, "--task", "fashion-mnist", "--partition", "iid")
