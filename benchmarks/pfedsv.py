@@ -3,13 +3,15 @@
 python benchmarks/pfedsv.py --data DIR
 
 game        six LeNet-5 on 2000 MNIST images, against the paper's sampling: 18 random orders, every prefix tested anew
-memory      the second exchange of a client with k = 5, above what the process had before it, against model plus data
+memory      a round of a client with k = 5, training and second exchange, messages pulled and pushed object by object as Flower
+            does it; the peak above a process with the libraries and the data set in it, against model plus data
 bytes       shared extractor with k = 5, against FedAvg, for ResNet-34
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import subprocess
@@ -25,18 +27,28 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from flwr.app import Context, Message, RecordDict
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
 from flwr.supercore.task_identity import TaskIdentity
 
 from cli.communication import sizes_of
+from client import participant
+from client.app import app
 from client.coalition import _score_of_average, coalition_values
 from client.participant import Participant
-from client.pfedsv import personalize
 from server.app import checked_config
+from strategies.pfedsv import ONE_MESSAGE
 from tasks.datasets import load_dataset
-from tasks.models import Network, build_network
+from tasks.models import WEIGHTS, Network, build_network
 from tasks.training import Samples, Sgd, train
 from wire.arrays import Parts, pack
-from wire.messages import MODEL, OTHERS, PersonalizeOrder, content
+from wire.config import Value
+from wire.messages import OTHERS, DeliverOrder, PersonalizeOrder, TrainOrder, content
 
 MEMBERS, IMAGES, K = 6, 2000, 5
 CASES = [("mnist", "lenet5", False), ("cifar10", "resnet34", True), ("cifar10", "resnet34", False)]
@@ -105,66 +117,118 @@ def peak_kilobytes() -> int:
 def reset_peak() -> int:
     """Forget the peak so far; what the process has now, in kilobytes."""
     gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     return peak_kilobytes()
 
 
-def measure_memory(data: str, task: str, model: str, shared: bool) -> dict[str, float]:
-    """Peak of one second exchange, in a process of its own."""
+def a_client(data: str, task: str, model: str, shared: bool, state: str) -> tuple[Context, Participant]:
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-    torch.set_num_threads(1)
-    values = {"strategy": "pfedsv", "task": task, "model": model, "data-root": data, "num-clients": 10}
+    values: dict[str, Value] = {
+        "strategy": "pfedsv",
+        "task": task,
+        "model": model,
+        "data-root": data,
+        "num-clients": 10,
+    }
+    values["validation-fraction"] = 0.02  # a shorter game; tests have as many samples at a time as any game would have
     config = checked_config({**values, "pfedsv.shared-extractor": shared})
-    with tempfile.TemporaryDirectory() as state:
-        node = {"partition-id": 0, "num-partitions": 10, "state-dir": state}
-        context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=config)
-        me = Participant.of(context)
-        split = me.data().split  # the data set is loaded now, as it is in every process of a client
-        warm = me.validation_samples().x[:2]
-        network = me.network()
-        network.eval()
-        network(warm)
-        own = network.dump()
-        me.store.keep(1, own)
-        model_bytes = sum(value.nbytes for value in own.values())
-        size = int(np.prod(me.spec.input_shape)) * 4
-        data_bytes = size * (len(split.train) + len(split.validation) + len(split.test))
-        parts = ("classifier",) if shared else tuple(own)
-        del own, warm
-        before = reset_peak()
-        message = second_message(network, parts, shared)
-        del network
-        personalize(me, PersonalizeOrder.from_record(message.content.config_records["order"]), message.content)
-        after = peak_kilobytes()
-    return {"peak": (after - before) * 1024, "model": model_bytes, "data": data_bytes}
+    node = {"partition-id": 0, "num-partitions": 10, "state-dir": state}
+    context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=config)
+    return context, Participant.of(context)
 
 
-def second_message(network: Network, parts: tuple[str, ...], shared: bool) -> Message:
+def write_messages(data: str, task: str, model: str, shared: bool, state: str) -> None:
+    """The messages of two rounds as files, one for each of Flower's objects, in directories 0, 1, ..."""
+    network = a_client(data, task, model, shared, state)[1].network()
+    every = tuple(network.parts)
+    parts = ("classifier",) if shared else every
+    rest = pack(network.dump(part for part in every if part not in parts)) if shared else None
+    large = K * sum(value.nbytes for value in network.views(parts).values()) > ONE_MESSAGE
+    others = rows(network, parts, 1 if large else K)
+    models = pack({part: value[0] for part, value in others.items()} if large else others)
     names = tuple(f"{i:016x}" for i in range(K))
+    told: list[tuple[str, RecordDict]] = []
+    for server_round in (1, 2):  # the second starts from files; training is as in the first
+        training = TrainOrder(server_round, ("+".join(WEIGHTS),), (2 - server_round,), every, every)
+        told.append(("train", content(training)))
+        if large:
+            orders = [DeliverOrder(server_round, name, 1, parts) for name in names]
+            told += [("train.deliver", content(order, **{OTHERS: models})) for order in orders]
+        come, held = ((), names) if large else (names, ())
+        ones, more = (1,) * K, {} if large else {OTHERS: models}
+        whom = (parts, names, come, ones[: len(come)], held, ones[: len(held)])
+        personal = PersonalizeOrder(server_round, K, 0.2, *whom, keep_models=False, evaluate=True)
+        told.append(("train.personalize", content(personal, rest, **more)))
+    for number, (kind, records) in enumerate(told):
+        message = Message(records, dst_node_id=1, message_type=kind, group_id="1")
+        folder = Path(state) / "messages" / str(number)
+        folder.mkdir(parents=True)
+        for name, found in get_all_nested_objects(message).items():
+            (folder / name).write_bytes(found.deflate())
+        (folder / "tree").write_bytes(get_object_tree(message).SerializeToString())
+        (folder / "kind").write_text(kind)
+
+
+def rows(network: Network, parts: tuple[str, ...], number: int) -> Parts:
+    """Models near the network's."""
     rng = np.random.default_rng(1)
-    rows: Parts = {}
-    for part, value in network.dump(parts).items():
-        rows[part] = np.empty((K, value.size), value.dtype)
-        for i in range(K):
-            rows[part][i] = value + (rng.standard_normal(value.size, np.float32) * 0.001).astype(value.dtype)
-    packed = pack(rows)
-    order = PersonalizeOrder(1, K, 0.2, parts, names, names, (1,) * K, (), (), keep_models=False, evaluate=True)
-    rest = pack({part: value for part, value in network.dump().items() if part not in parts}) if shared else None
-    records = content(order, rest, **{OTHERS: packed})
-    assert shared == (MODEL in records.array_records)
-    return Message(records, dst_node_id=1, message_type="train.personalize", group_id="1")
+    found = {}
+    for part, value in network.views(parts).items():
+        noise = rng.standard_normal((number, value.size), np.float32) * np.float32(0.001)
+        found[part] = (value + noise).astype(value.dtype)
+    return found
+
+
+def measure_memory(data: str, task: str, model: str, shared: bool, state: str) -> dict[str, float]:
+    """The peak of each kind of message, in a process that has answered nothing before."""
+    context, me = a_client(data, task, model, shared, state)
+    split = me.data().split
+    network = me.network()
+    train(network, Samples(me.train_samples().x[:2], me.train_samples().y[:2]), me.sgd(), epochs=1, rng=me.rng("x", 1))
+    model_bytes = sum(part.nbytes for part in network.parts.values())
+    data_bytes = int(np.prod(me.spec.input_shape)) * 4 * sum(map(len, (split.train, split.validation, split.test)))
+    del network
+    participant._initial_network.cache_clear()
+    before = reset_peak()
+    peaks = {"model": float(model_bytes), "data": float(data_bytes)}
+    for folder in sorted((Path(state) / "messages").iterdir(), key=lambda path: int(path.name)):
+        reset_peak()
+        answer(folder, context)
+        kind = (folder / "kind").read_text()
+        print(kind, peak_kilobytes() - before, file=sys.stderr, flush=True)
+        peaks[kind] = max(peaks.get(kind, 0.0), (peak_kilobytes() - before) * 1024.0)
+    return peaks
+
+
+def answer(folder: Path, context: Context) -> None:
+    """As flwr.supernode.runtime.run_clientapp does it, with files in the place of the network."""
+    tree = ObjectTree.FromString((folder / "tree").read_bytes())
+    message = pull_and_inflate_object_from_tree(
+        tree, lambda name: (folder / name).read_bytes(), lambda name: None, return_type=Message
+    )
+    message.metadata.__dict__["_message_id"] = tree.object_id
+    reply = app(message, context)
+    reply.metadata.__dict__["_message_id"] = reply.object_id
+    with no_object_id_recompute():
+        objects = get_all_nested_objects(reply)
+        push_objects(objects, lambda name, found: None, object_ids_to_push=set(objects))
 
 
 def memory(data: str) -> None:
     for task, model, shared in CASES:
-        command = [sys.executable, __file__, "--data", data, "--memory", task, model, str(int(shared))]
-        told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-        ratio = told["peak"] / (told["model"] + told["data"])
+        with tempfile.TemporaryDirectory() as state:
+            case = ["--data", data, "--case", task, model, str(int(shared)), state]
+            subprocess.run([sys.executable, __file__, *case, "--step", "write"], check=True, capture_output=True)
+            measured = subprocess.run(
+                [sys.executable, __file__, *case, "--step", "measure"], check=True, capture_output=True, text=True
+            )
+        told = json.loads(measured.stdout.splitlines()[-1])
+        size, samples = told.pop("model"), told.pop("data")
         mode = "shared extractor" if shared else "whole models"
-        print(
-            f"memory, {model} on {task}, {mode}: {told['peak'] / 1e6:.0f} MB, model {told['model'] / 1e6:.1f} MB, "
-            f"data {told['data'] / 1e6:.1f} MB   ratio {ratio:.2f}   (below 3)"
-        )
+        print(f"memory, {model} on {task}, {mode}: model {size / 1e6:.1f} MB, data {samples / 1e6:.1f} MB")
+        for kind, peak in told.items():
+            print(f"    {kind:18} {peak / 1e6:6.0f} MB   ratio {peak / (size + samples):.2f}   (below 3)", flush=True)
 
 
 def traffic() -> None:
@@ -179,12 +243,14 @@ def traffic() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="directory of the data sets")
-    parser.add_argument("--memory", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--step", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if arguments.memory:
-        task, model, shared = arguments.memory
-        print(json.dumps(measure_memory(arguments.data, task, model, bool(int(shared)))))
+    if arguments.case:
+        task, model, shared, state = arguments.case
+        step = {"write": write_messages, "measure": measure_memory}[arguments.step]
+        print(json.dumps(step(arguments.data, task, model, bool(int(shared)), state)))
         return
     game(arguments.data)
     memory(arguments.data)

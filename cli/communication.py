@@ -85,7 +85,7 @@ def _parameters_down(config: Mapping[str, Value], event: Mapping[str, Any], clie
 
 def communication_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title="What travels per client and round")
-    for title in ("model", "method", "parameters down", "parameters up", "MB down", "MB up", "of FedAvg"):
+    for title in ("model", "method", "million numbers down", "million numbers up", "MB down", "MB up", "of FedAvg"):
         table.add_column(title, justify="left" if title in ("model", "method") else "right")
     for model in dict.fromkeys(row["model"] for row in rows):
         group = [row for row in rows if row["model"] == model]
@@ -93,7 +93,7 @@ def communication_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         for row in group:
             megabytes = [f"{row[key] / 1e6:.2f}" for key in ("bytes-down", "bytes-up")]
             ratio = f"{_both(row) / base:.3f}" if base else "-"
-            parameters = [f"{row[key]:,.0f}" for key in ("parameters-down", "parameters-up")]
+            parameters = [f"{row[key] / 1e6:.3f}" for key in ("parameters-down", "parameters-up")]
             table.add_row(model, row["method"], *parameters, *megabytes, ratio)
     return table
 

@@ -48,6 +48,8 @@ def compare_command(
     ]
     numbers = parse_seeds(seeds or DEFAULT_SEEDS)
     cells = preset.cells if preset else {"": {}}
+    if preset and quick and preset.quick_cells:
+        cells = {cell: preset.cells[cell] for cell in preset.quick_cells}
     runs: list[Run] = [
         (cell, name, seed, prepare({**values, **different, **given, "strategy": name, "seed": seed}))
         for cell, different in cells.items()

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import click
 from typer.core import TyperOption
 
-from strategies.registry import METHODS, SECTIONS
+from strategies.registry import METHODS, SECTIONS, default_config
 from tasks.models import MODELS
 from tasks.spec import TASKS
 from wire.config import ConfigError, RunConfig, Value
@@ -59,17 +59,19 @@ def method_keys() -> list[str]:
 def given_values(arguments: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Value]:
     """The keys that the user gave; everything else keeps its default."""
     values: dict[str, Value] = {key.replace("_", "-"): value for key, value in arguments.items() if value is not None}
+    defaults = default_config()
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--set {text}: write KEY=VALUE, for example --set fedprox.mu=0.1")
-        values[key.strip()] = _value(value.strip())
+        values[key.strip()] = _value(value.strip(), isinstance(defaults.get(key.strip()), str))
     return values
 
 
-def _value(text: str) -> Value:
+def _value(text: str, is_text: bool) -> Value:
+    """A number or a truth value where it reads as one, unless the setting is a text: attack.clients=3."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
         return text
-    return value if isinstance(value, bool | int | float | str) else text
+    return value if isinstance(value, str if is_text else bool | int | float | str) else text

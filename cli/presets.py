@@ -19,6 +19,7 @@ class Preset:
     values: Mapping[str, Value]
     cells: Mapping[str, Mapping[str, Value]]  # name -> what is different there
     quick: Mapping[str, Value]  # goes over `values`, with one seed
+    quick_cells: tuple[str, ...] = ()  # the cells of the short form; () for all
     metric: str = "accuracy"  # the column that the paper's numbers stand beside
     estimators: bool = False  # not methods are compared but estimators of the Shapley value (cli/estimators.py)
     mechanisms: bool = False  # not methods but pFedOCF's mechanisms (cli/mechanisms.py)
@@ -39,7 +40,10 @@ PFEDSV_VALUES: dict[str, Value] = {
     "fedfomo.models": 5,
     "pfedsv.top-k": 5,
 }
-PFEDSV_QUICK: dict[str, Value] = {"num-server-rounds": 4, "local-epochs": 1, "evaluate-every": 2}
+PFEDSV_QUICK: dict[str, Value] = {
+    **{"num-server-rounds": 3, "local-epochs": 1, "evaluate-every": 3},
+    **{"batch-size": 10, "test-fraction": 0.9},  # few samples to train with, and as many steps as they allow
+}
 PFEDSV_TASKS: dict[str, dict[str, Value]] = {
     "mnist": {"task": "mnist", "learning-rate": 0.01},
     "fashion-mnist": {"task": "fashion-mnist", "learning-rate": 0.01},
@@ -87,12 +91,14 @@ QUICK_IMAGES: dict[str, Value] = {
     "num-server-rounds": 10,
     "local-epochs": 1,
     "learning-rate": 0.05,
-    "evaluate-every": 5,
+    "evaluate-every": 10,
     "test-fraction": 0.9,
     "server-data": "300",
-    "model": "lenet5",
-    "shapleyfl.budget": 200,
+    "model": "mlp",
+    "shapleyfl.budget": 150,
 }
+
+SPO_SOURCE = "Cui et al. 2022, arXiv:2108.07926"
 
 
 def _ocf(clients: int, groups: int, quick: Mapping[str, Value]) -> Preset:
@@ -127,6 +133,7 @@ PRESETS = {
         values={**PFEDSV_VALUES, "partition": "pathological", "labels-per-client": 2},
         cells=PFEDSV_TASKS,
         quick=PFEDSV_QUICK,
+        quick_cells=("mnist",),
     ),
     "pfedsv-table2": Preset(
         title="pFedSV, Dirichlet partitions with alpha = 0.1: 10 clients, all taking part",
@@ -136,6 +143,7 @@ PRESETS = {
         values={**PFEDSV_VALUES, "partition": "dirichlet", "dirichlet-alpha": 0.1},
         cells=PFEDSV_TASKS,
         quick=PFEDSV_QUICK,
+        quick_cells=("mnist",),
     ),
     "pfedsv-communication": Preset(
         title="pFedSV, what travels: measured with LeNet-5, counted for ResNet-34 and VGG-19",
@@ -234,5 +242,115 @@ PRESETS = {
             ("cifar10", "dirichlet-0.1", "fedavg"): 24.77,
             ("cifar10", "dirichlet-0.1", "pfedsim"): 86.76,
         },
+    ),
+    "spo-synthetic": Preset(
+        title="SPO, section 5.1: linear regression, six clients in two groups",
+        source=SPO_SOURCE,
+        strategies="local,fedavg,fedavg-ft,fedfomo,spo,ce",
+        seeds="1,2,3",
+        values={
+            "task": "linear",
+            "num-clients": 6,
+            "linear-groups": 2,
+            "input-shape": "20",
+            "num-server-rounds": 60,
+            "learning-rate": 0.02,
+            "evaluate-every": 60,
+            "spo.local-steps": 1,
+            "spo.step": 0.25,
+            "spo.samples": 2000,
+            "spo.rays": 32,
+        },
+        cells={  # 100 or 2000 training samples; with 100 it pays to train with one's group, with 2000 it does not
+            "few-samples": {
+                "linear-deviation": 0.05,
+                "linear-samples": "1200",
+                "test-fraction": 0.5,
+                "validation-fraction": 0.8333,
+            },
+            "many-samples": {
+                "linear-deviation": 0.1,
+                "linear-samples": "3000",
+                "test-fraction": 0.1667,
+                "validation-fraction": 0.2,
+            },
+        },
+        quick={"num-server-rounds": 30, "evaluate-every": 30},
+        metric="loss",
+    ),
+    "spo-adult": Preset(
+        title="SPO on UCI Adult: people with a doctorate, and all others",
+        source=SPO_SOURCE,
+        strategies="local,fedavg,fedprox,fedper,fedavg-ft,spo,ce",
+        seeds="1,2,3",
+        values={
+            "task": "adult",
+            "model": "linear",
+            "num-server-rounds": 100,
+            "local-epochs": 1,
+            "learning-rate": 0.05,
+            "evaluate-every": 100,
+            "validation-fraction": 0.25,
+            "fedprox.mu": 0.1,
+            "spo.local-steps": 20,
+            "spo.step": 0.1,
+        },
+        cells={"adult": {}},
+        quick={"num-server-rounds": 20, "evaluate-every": 20},
+    ),
+    "spo-cifar10": Preset(
+        title="SPO on CIFAR-10: ten clients with two labels each",
+        source=SPO_SOURCE,
+        strategies="local,fedavg,fedper,fedrep,fedfomo,spo,ce",
+        seeds="1,2,3",
+        values={
+            "task": "cifar10",
+            "model": "lenet5",
+            "num-clients": 10,
+            "partition": "pathological",
+            "labels-per-client": 2,
+            "num-server-rounds": 100,
+            "local-epochs": 1,
+            "learning-rate": 0.05,
+            "evaluate-every": 100,
+            "validation-fraction": 0.2,
+            "spo.local-steps": 20,
+            "spo.samples": 32,
+            "spo.hidden": 50,
+        },
+        cells={"cifar10": {}},
+        quick={
+            "model": "cnn-bn",
+            "num-clients": 4,
+            "num-server-rounds": 6,
+            "evaluate-every": 6,
+            "test-fraction": 0.9,
+            "spo.rays": 4,
+            "spo.local-steps": 10,
+            "spo.hidden": 16,
+            "spo.server-steps": 10,
+            "spo.search-steps": 5,
+        },
+    ),
+    "ce-heart": Preset(
+        title="Collaboration equilibrium among four hospitals",
+        source=SPO_SOURCE + ", whose hospitals are others",
+        strategies="local,fedavg,fedprox,fedper,spo,ce",
+        seeds="1,2,3,4,5",
+        values={
+            "task": "heart",
+            "model": "linear",
+            "num-server-rounds": 60,
+            "local-epochs": 2,
+            "learning-rate": 0.02,
+            "evaluate-every": 60,
+            "test-fraction": 0.3,
+            "validation-fraction": 0.3,
+            "fedprox.mu": 0.1,
+            "spo.step": 0.1,
+            "spo.rays": 32,
+        },
+        cells={"heart": {}},
+        quick={"num-server-rounds": 20, "evaluate-every": 20},
     ),
 }

@@ -5,11 +5,14 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client import ocf
+from client.coalition import fill
 from client.fomo import mix
 from client.participant import Participant, received_parts
-from client.pfedsv import personalize
+from client.pfedsv import deliver, personalize
+from client.rays import losses_and_gradients
 from client.store import OWN
 from client.training import train_and_upload
+from tasks.gradients import measure_statistics
 from tasks.models import Network
 from tasks.training import evaluate as evaluate_network
 from tasks.training import train as train_network
@@ -19,10 +22,12 @@ from wire.messages import (
     ORDER,
     OTHERS,
     CoalitionOrder,
+    DeliverOrder,
     EvaluateOrder,
     Hello,
     MixOrder,
     PersonalizeOrder,
+    RaysOrder,
     TrainOrder,
     reply,
 )
@@ -44,10 +49,10 @@ def train(message: Message, context: Context) -> Message:
     me = Participant.of(context)
     order = TrainOrder.from_record(message.content.config_records[ORDER])
     network = me.network()
-    kept = me.store.recall(OWN, order.round)
+    kept = me.store.find(OWN, order.round)
     if order.continues and (kept is None or kept.round != order.continues):
         raise Refused(f"what this client kept in round {order.continues} is not here: send the whole model")
-    network.load((kept.arrays if kept else {}) | received_parts(message.content, network))
+    fill(network, {**(kept.arrays if kept else {}), **received_parts(message.content, network)})
     return _train_and_reply(message, me, order, network, {})
 
 
@@ -61,6 +66,12 @@ def train_fomo(message: Message, context: Context) -> Message:
     if OTHERS in message.content.array_records:
         weights = mix(network, message.content.array_records[OTHERS], me.validation_samples())
     return _train_and_reply(message, me, order, network, {"weights": weights.tolist()})
+
+
+@app.train("deliver")
+def train_deliver(message: Message, context: Context) -> Message:
+    order = DeliverOrder.from_record(message.content.config_records[ORDER])
+    return Message(deliver(Participant.of(context), order, message.content), reply_to=message)
 
 
 @app.train("coalitions")
@@ -81,6 +92,12 @@ def evaluate_mix(message: Message, context: Context) -> Message:
     return Message(ocf.mix(Participant.of(context), order, message.content), reply_to=message)
 
 
+@app.train("rays")
+def train_rays(message: Message, context: Context) -> Message:
+    order = RaysOrder.from_record(message.content.config_records[ORDER])
+    return Message(losses_and_gradients(Participant.of(context), order, message.content), reply_to=message)
+
+
 @app.train("personalize")
 def train_personalize(message: Message, context: Context) -> Message:
     order = PersonalizeOrder.from_record(message.content.config_records[ORDER])
@@ -92,7 +109,7 @@ def _train_and_reply(
 ) -> Message:
     metrics, upload = train_and_upload(me, order, network)
     if order.keep:
-        me.store.keep(order.round, network.dump(order.keep))
+        me.store.keep(order.round, network.views(order.keep))
     return Message(reply({**metrics, **more}, upload), reply_to=message)
 
 
@@ -101,11 +118,12 @@ def evaluate(message: Message, context: Context) -> Message:
     me = Participant.of(context)
     order = EvaluateOrder.from_record(message.content.config_records[ORDER])
     network = me.network()
-    received = received_parts(message.content, network)
-    own = me.store.own_parts(order.round + 1)
+    kept = me.store.find(OWN, order.round + 1)
+    fill(network, {**(kept.arrays if kept else {}), **received_parts(message.content, network)})
     samples = me.test_samples()
     metrics: dict[str, float] = {"num-samples": len(samples)}
-    network.load(own | received)
+    if order.measure:
+        measure_statistics(network, me.train_samples())
     if len(samples) and "global" in order.kinds:
         metrics |= _prefixed("global", evaluate_network(network, samples))
     if "personal" in order.kinds:

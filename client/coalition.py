@@ -5,9 +5,12 @@
 For targets that are numbers, R squared takes the place of accuracy. Where the models differ in the linear classifier only, the
 outputs of an average are the average of the outputs: one pass through the shared extractor gives every coalition at once.
 Else each coalition is averaged and tested once, exactly as long as that takes no more tests than the paper's sampling.
+
+Models may be in memory or in files (tasks/tensors.py). They are read piece by piece, and averages and the mixture are made inside
+the network: there is no model in memory but its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -15,12 +18,26 @@ import torch
 from games.coalitions import coalition_averages, coalition_scores
 from games.shapley import estimate, shapley_from_table
 from tasks.models import STATISTICS, Network
+from tasks.tensors import Vector, pieces
 from tasks.training import Samples, evaluate, features, outputs
 from wire.arrays import Parts
 
+Model = Mapping[str, Vector]
+
+
+def fill(network: Network, model: Model) -> None:
+    """Overwrite the parts that the model has."""
+    for part, vector in model.items():
+        for piece in pieces(vector.size):
+            network.parts[part][piece] = _tensor(vector[piece])
+
+
+def _tensor(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(values if values.flags.writeable else values.copy())  # torch warns of what is read-only
+
 
 def coalition_values(
-    network: Network, models: Sequence[Parts], samples: Samples, rng: np.random.Generator
+    network: Network, models: Sequence[Model], samples: Samples, rng: np.random.Generator
 ) -> np.ndarray:
     """The Shapley value of every model; parts that models do not have are those of `network`, which is changed."""
     if set(models[0]) == {"classifier"}:
@@ -38,23 +55,25 @@ def coalition_values(
     ).values
 
 
-def _score_of_average(network: Network, models: Sequence[Parts], samples: Samples) -> float:
+def _score_of_average(network: Network, models: Sequence[Model], samples: Samples) -> float:
     with torch.no_grad():
         for part, target in network.parts.items():
             if part in models[0] and target.is_floating_point():  # counters do not matter here
-                total = models[0][part].copy()
-                for model in models[1:]:
-                    total += model[part]
-                target.copy_(torch.from_numpy(total)).div_(len(models))
+                for piece in pieces(target.numel()):
+                    mean = target[piece]
+                    mean.copy_(_tensor(models[0][part][piece]))
+                    for model in models[1:]:
+                        mean.add_(_tensor(model[part][piece]).to(target.device))
+                    mean.div_(len(models))
     if samples.regression:
         return evaluate(network, samples)["r2"]
     return float((outputs(network, samples.x).argmax(dim=1) == samples.y).double().mean())
 
 
-def _values_of_classifiers(network: Network, models: Sequence[Parts], samples: Samples) -> np.ndarray:
+def _values_of_classifiers(network: Network, models: Sequence[Model], samples: Samples) -> np.ndarray:
     outs, size = network.classifier.weight.shape
     seen = features(network, samples.x).cpu().numpy()  # (samples, size)
-    rows = np.stack([model["classifier"] for model in models])
+    rows = np.stack([model["classifier"][...] for model in models])
     weights, biases = rows[:, : outs * size].reshape(-1, outs, size), rows[:, outs * size :]
     answers = np.einsum("sf,mof->mso", seen, weights, optimize=True)  # (models, samples, outputs)
     if biases.size:
@@ -77,23 +96,33 @@ def _r2_table(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return table
 
 
-def distance(one: Parts, other: Parts) -> float:
+def distance(one: Model, other: Model) -> float:
     """Euclidean, over the weights that both have."""
     squares = 0.0
-    for part, value in one.items():
+    for part, vector in one.items():
         if part not in STATISTICS:
-            difference = value - other[part]
-            squares += float(np.dot(difference, difference))
+            for piece in pieces(vector.size):
+                difference = vector[piece] - other[part][piece]
+                squares += float(np.dot(difference, difference))
     return float(np.sqrt(squares))
 
 
-def weighted_mean(models: Sequence[Parts], weights: np.ndarray) -> Parts:
-    """A convex mixture, so that running variances stay variances; counters are rounded to integers."""
-    mixed: Parts = {}
+def mix(network: Network, models: Sequence[Model], weights: np.ndarray) -> None:
+    """Make the network the weighted mean of the models."""
     for part, first in models[0].items():
-        total = np.zeros(first.shape, np.float64)
-        for weight, model in zip(weights, models, strict=True):
-            if weight:
-                total += weight * model[part]
-        mixed[part] = (np.rint(total) if np.issubdtype(first.dtype, np.integer) else total).astype(first.dtype)
-    return mixed
+        for piece in pieces(first.size):
+            network.parts[part][piece] = torch.from_numpy(_mean([model[part][piece] for model in models], weights))
+
+
+def weighted_mean(models: Sequence[Parts], weights: np.ndarray) -> Parts:
+    return {part: _mean([model[part] for model in models], weights) for part in models[0]}
+
+
+def _mean(vectors: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
+    """A convex mixture, so that running variances stay variances; counters are rounded to integers."""
+    dtype = vectors[0].dtype
+    total = np.zeros(vectors[0].shape, np.float64)
+    for weight, vector in zip(weights, vectors, strict=True):
+        if weight:
+            total += weight * vector
+    return (np.rint(total) if np.issubdtype(dtype, np.integer) else total).astype(dtype)

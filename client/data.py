@@ -43,7 +43,8 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
     partition_id, num_partitions = int(node_config["partition-id"]), num_partitions_of(node_config, config)
     if not num_partitions:
         raise ConfigError(
-            "num-clients = 0: this client takes a share of the data set; say of how many, e.g. num-clients=4"
+            "node configuration: no num-partitions, and the run has num-clients = 0: say into how many shares the data set is "
+            "dealt, for example num-clients=4"
         )
     if not 0 <= partition_id < num_partitions:
         raise ConfigError(f"node configuration: partition-id = {partition_id}: must be from 0 to {num_partitions - 1}")

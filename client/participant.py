@@ -23,6 +23,8 @@ from wire.messages import MODEL
 from wire.privacy import PrivacySettings
 from wire.randomness import derive_seed, generator
 
+LARGE = 32 * 2**20  # bytes of a model from which on no second copy of it is kept
+
 
 @dataclass(frozen=True)
 class Participant:
@@ -67,10 +69,12 @@ class Participant:
         c, spec = self.config, self.spec
         model = model_name(spec, c.model)
         group_norm = self.privacy.mode == "dp-sgd"
-        network, initial = _initial_network(
-            model, spec.input_shape, spec.num_outputs, c.seed, c.buffers, group_norm, self.device
-        )
-        network.load(initial)
+        settings = (model, spec.input_shape, spec.num_outputs, c.seed, c.buffers, group_norm, self.device)
+        network, initial = _initial_network(*settings)
+        if initial is None:
+            _initial_network.cache_clear()
+        else:
+            network.load(initial)
         return network
 
     def attack(self) -> Attack | None:
@@ -132,7 +136,8 @@ def _initial_network(
     buffers: str,
     group_norm: bool,
     device: str,
-) -> tuple[Network, Parts]:
+) -> tuple[Network, Parts | None]:
+    """A network to use again, and what to load into it for that; None for a large one, which is rather built again."""
     network = build_network(
         model,
         input_shape,
@@ -142,7 +147,8 @@ def _initial_network(
         group_norm=group_norm,
         device=device,
     )
-    return network, network.dump()
+    large = sum(part.nbytes for part in network.parts.values()) > LARGE
+    return network, None if large else network.dump()
 
 
 def local_config(context: Context) -> RunConfig:

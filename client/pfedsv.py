@@ -4,27 +4,31 @@
     relevance   phi_j <- alpha phi_j + (1 - alpha) SV_j                                   what is remembered of the others
     model       sum_j w_j theta_j,   w_j ~ max(SV_j, 0) / |theta_j - own theta at the start of the round|
 
-Others are pseudonyms. What arrived damaged is left out by name; the own model is kept whatever happens.
+Others are pseudonyms. What arrived damaged is left out by name; the own model is kept whatever happens. Large models are
+delivered one by one beforehand, and stay in their files while the game is played.
 """
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 
-from client.coalition import coalition_values, distance, weighted_mean
+from client.coalition import Model, coalition_values, distance, fill, mix
 from client.participant import Participant, received_parts
 from client.store import OWN, Note
 from games.relevance import aggregation_weights, choose_collaborators, update_relevance
 from tasks.models import Network
+from tasks.tensors import pieces
 from tasks.training import evaluate
 from wire.arrays import Parts
 from wire.checks import Refused, readable_parts
-from wire.messages import OTHERS, Judgement, PersonalizeOrder, reply
+from wire.messages import OTHERS, DeliverOrder, Judgement, PersonalizeOrder, reply
 
 TOPIC = "pfedsv"
+PSEUDONYM = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass
@@ -32,7 +36,23 @@ class Memory:
     """What a client knows of the others, by pseudonym."""
 
     relevance: dict[str, float] = field(default_factory=dict)  # of everybody whose model it ever had
-    models: dict[str, tuple[int, Parts]] = field(default_factory=dict)  # the last ones it had, with their versions
+    held: list[str] = field(default_factory=list)  # the models that it has, as the store knows them
+
+
+def deliver(me: Participant, order: DeliverOrder, records: RecordDict) -> RecordDict:
+    """Keep a model for the game to come. It must look like the own one, so that no network is needed here."""
+    key = key_of(order.name, order.version)
+    own = trained_model(me, order.round)
+    layout = {part: np.empty(own[part].shape, own[part].dtype) for part in order.parts if part in own}
+    me.store.keep_other(key, readable_parts(records.array_records.get(OTHERS, ArrayRecord()), layout))
+    return reply({})
+
+
+def key_of(name: str, version: int) -> str:
+    """The name of a file, so nothing else may be in it."""
+    if not isinstance(name, str) or not PSEUDONYM.fullmatch(name) or not isinstance(version, int):
+        raise Refused(f"the server sent a model of {str(name)[:40]!r}, version {str(version)[:40]!r}: not a pseudonym")
+    return f"{name}-{version}"
 
 
 def personalize(me: Participant, order: PersonalizeOrder, records: RecordDict) -> RecordDict:
@@ -43,23 +63,22 @@ def personalize(me: Participant, order: PersonalizeOrder, records: RecordDict) -
     network = me.network()
     start = starting_point(me, network, order)
     shared = received_parts(records, network)
-    own = {part: value for part, value in trained_model(me, order.round).items() if part not in shared}
+    own = {part: vector for part, vector in trained_model(me, order.round).items() if part not in shared}
     memory = load_memory(me, order.round)
-    others, problems = usable_models(order, records, memory, network)
+    others, problems = usable_models(me, order, records, network)
 
-    network.load(own | shared)
-    models = [{part: own[part] for part in order.parts}, *[model for _, model in others.values()]]
+    fill(network, own | shared)
+    models = [{part: own[part] for part in order.parts}, *others.values()]
     values = coalition_values(network, models, validation, me.rng("coalition", order.round))
     weights = aggregation_weights(values, [distance(model, start) for model in models], own=0)
-    personal = own | shared | weighted_mean(models, weights)
+    mix(network, models, weights)
 
     names = list(others)
     before = [memory.relevance.get(name, 0.0) for name in names]
     after: Any = update_relevance(before, range(len(names)), values[1:], alpha=order.alpha) if names else []
     memory.relevance |= {name: float(score) for name, score in zip(names, after, strict=True)}
-    memory.models = others if order.keep_models else {}
-    save_memory(me, order.round, memory)
-    me.store.keep(order.round, personal)
+    save_memory(me, order, memory, others)
+    me.store.keep(order.round, network.views())
 
     known = tuple(name for name in order.roster if name in memory.relevance)
     metrics: dict[str, float | list[float]] = {
@@ -68,55 +87,56 @@ def personalize(me: Participant, order: PersonalizeOrder, records: RecordDict) -
         "relevance": [memory.relevance[name] for name in known],
     }
     if order.evaluate:
-        metrics |= tested(me, network, personal)
+        metrics |= tested(me, network)
     wishes = choose(memory, order, me.rng("wishes", order.round))
     judgement = Judgement(tuple(names), tuple(problems), tuple(problems.values()), known, wishes)
     return reply(metrics, record=judgement)
 
 
-def starting_point(me: Participant, network: Network, order: PersonalizeOrder) -> Parts:
-    """What the parts that are exchanged were before this round's training."""
-    kept = me.store.own_parts(order.round)
-    return {part: kept.get(part, value) for part, value in network.dump(order.parts).items()}
+def starting_point(me: Participant, network: Network, order: PersonalizeOrder) -> Model:
+    """What the parts that are exchanged were before this round's training: kept, or else those of the initial network."""
+    found = me.store.find(OWN, order.round)
+    kept = found.arrays if found else {}
+    return {**network.dump(part for part in order.parts if part not in kept), **kept}
 
 
-def trained_model(me: Participant, server_round: int) -> Parts:
-    note = me.store.recall(OWN, server_round + 1)
-    if note is None or note.round != server_round:
+def trained_model(me: Participant, server_round: int) -> Model:
+    found = me.store.find(OWN, server_round + 1)
+    if found is None or found.round != server_round:
         raise Refused(f"this client has no model trained in round {server_round}: it lost its state, or took no part")
-    return note.arrays
+    return found.arrays
 
 
 def usable_models(
-    order: PersonalizeOrder, records: RecordDict, memory: Memory, network: Network
-) -> tuple[dict[str, tuple[int, Parts]], dict[str, str]]:
-    """The models of others that can be used, with their versions, and why the rest cannot."""
-    rows = records.array_records.get(OTHERS, ArrayRecord())
+    me: Participant, order: PersonalizeOrder, records: RecordDict, network: Network
+) -> tuple[dict[str, Model], dict[str, str]]:
+    """The models of others that can be used, and why the rest cannot."""
     layout = network.like(order.parts)
-    arrays = readable_parts(rows, network.like(order.parts, rows=len(order.sent))) if order.sent else {}
-    usable: dict[str, tuple[int, Parts]] = {}
+    record = records.array_records.get(OTHERS, ArrayRecord())
+    rows = readable_parts(record, network.like(order.parts, rows=len(order.sent))) if order.sent else {}
+    found: dict[str, Model] = {name: {part: row[i] for part, row in rows.items()} for i, name in enumerate(order.sent)}
     problems: dict[str, str] = {}
-    for i, (name, version) in enumerate(zip(order.sent, order.sent_versions, strict=True)):
-        usable[name] = version, {part: array[i] for part, array in arrays.items()}
     for name, version in zip(order.held, order.held_versions, strict=True):
-        if name in memory.models and memory.models[name][0] == version:
-            usable[name] = memory.models[name]
-        else:
+        held = me.store.other(key_of(name, version))
+        if held is None:
             problems[name] = f"not here in version {version}"
-    for name, (_, model) in list(usable.items()):
-        if problem := _problem_of(model, layout, network.variances()):
-            problems[name] = problem
-            del usable[name]
-    return usable, problems
+        else:
+            found[name] = held
+    variances = network.variances()
+    problems |= {name: problem for name, model in found.items() if (problem := _problem_of(model, layout, variances))}
+    return {name: model for name, model in found.items() if name not in problems}, problems
 
 
-def _problem_of(model: Parts, layout: Parts, variances: np.ndarray) -> str:
+def _problem_of(model: Model, layout: Parts, variances: np.ndarray) -> str:
+    if set(model) != set(layout):
+        return f"expected the parts {sorted(layout)}, got {sorted(model)}"
     for part, like in layout.items():
-        if part not in model or model[part].shape != like.shape or model[part].dtype != like.dtype:
+        vector = model[part]
+        if vector.shape != like.shape or vector.dtype != like.dtype:
             return f"{part}: other shape or type"
-        if not np.isfinite(model[part]).all():
+        if not all(np.isfinite(vector[piece]).all() for piece in pieces(vector.size)):
             return f"{part}: numbers are not finite"
-        if part == "buffers" and (model[part][variances] < 0).any():
+        if part == "buffers" and (vector[...][variances] < 0).any():
             return "buffers: a running variance is negative"
     return ""
 
@@ -131,9 +151,8 @@ def choose(memory: Memory, order: PersonalizeOrder, rng: np.random.Generator) ->
     return tuple(order.roster[i - 1] for i in chosen)
 
 
-def tested(me: Participant, network: Network, personal: Parts) -> dict[str, float]:
+def tested(me: Participant, network: Network) -> dict[str, float]:
     """Test the personal model, and write it down as the model that this client would use."""
-    network.load(personal)
     samples = me.test_samples()
     metrics: dict[str, float] = {"num-samples": len(samples)}
     if len(samples):
@@ -146,18 +165,21 @@ def load_memory(me: Participant, before_round: int) -> Memory:
     note = me.store.recall(TOPIC, before_round)
     if note is None:
         return Memory()
-    names, held, versions = (json.loads(note.facts[key]) for key in ("known", "held", "versions"))
-    rows = {part.removeprefix("held."): rows for part, rows in note.arrays.items() if part.startswith("held.")}
-    models = {name: (versions[i], {part: row[i] for part, row in rows.items()}) for i, name in enumerate(held)}
-    return Memory(dict(zip(names, note.arrays["relevance"].tolist(), strict=True)), models)
+    names, held = (json.loads(note.facts[key]) for key in ("known", "held"))
+    return Memory(dict(zip(names, note.arrays["relevance"].tolist(), strict=True)), held)
 
 
-def save_memory(me: Participant, server_round: int, memory: Memory) -> None:
-    arrays: Parts = {"relevance": np.array(list(memory.relevance.values()), np.float64)}
-    held = [parts for _, parts in memory.models.values()]
-    for part in held[0] if held else ():
-        arrays[f"held.{part}"] = np.stack([parts[part] for parts in held])
-    versions = [version for version, _ in memory.models.values()]
-    texts = {"known": list(memory.relevance), "held": list(memory.models), "versions": versions}
-    facts = {key: json.dumps(value) for key, value in texts.items()}
-    me.store.remember(TOPIC, Note(server_round, arrays, facts))
+def save_memory(me: Participant, order: PersonalizeOrder, memory: Memory, others: dict[str, Model]) -> None:
+    """Also keep the models that may be wanted again, those of the round before with them, in case this one is repeated."""
+    before, memory.held = memory.held, []
+    if order.keep_models:
+        versions = dict(zip(order.sent + order.held, order.sent_versions + order.held_versions, strict=True))
+        memory.held = [key_of(name, versions[name]) for name in others]
+        for key, (name, model) in zip(memory.held, others.items(), strict=True):
+            if name in order.sent:
+                me.store.keep_other(key, {part: vector[...] for part, vector in model.items()})
+    facts = {"known": json.dumps(list(memory.relevance)), "held": json.dumps(memory.held)}
+    me.store.remember(
+        TOPIC, Note(order.round, {"relevance": np.array(list(memory.relevance.values()), np.float64)}, facts)
+    )
+    me.store.forget_others(but=[*memory.held, *before])

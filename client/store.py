@@ -4,6 +4,7 @@ With `state-dir` in the node configuration these are files that survive a restar
 
     <state-dir>/state/<name>.safetensors          own parts after the last training
     <state-dir>/state/<topic>/<name>.safetensors  what a method remembers, or the privacy accountant
+    <state-dir>/state/others/<name>/              models of others, a file for each, by pseudonym and version
     <state-dir>/models/<name>.safetensors         the personal model, with torch's names for its tensors
 
 What belongs to a round belongs to its run: another run with the same directory does not see it. It is kept twice, the latest and,
@@ -12,22 +13,22 @@ in a directory `previous` beside it, that of the round before: a repeated round 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Context
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from tasks.files import write_atomically
 from tasks.models import Network
+from tasks.tensors import Vector, stored_arrays, write_arrays
 from wire.arrays import Parts, pack, unpack
 
 OWN = "own"  # the topic of the client's own model parts
+OTHERS = "others"
+BLOCK = 2**22  # bytes copied at a time
+Vectors = Mapping[str, Vector]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,16 @@ class Note:
     round: int
     arrays: Parts
     facts: dict[str, str] = field(default_factory=dict)
-    run: str = ""  # set by the store
+
+
+@dataclass(frozen=True)
+class Found:
+    """A note whose arrays may still be in a file: they are read when they are sliced, so do that before the next is written."""
+
+    round: int
+    arrays: Vectors
+    facts: dict[str, str]
+    run: str = ""
 
 
 class Store(ABC):
@@ -49,12 +59,30 @@ class Store(ABC):
     def keep(self, server_round: int, parts: Parts) -> None:
         self.remember(OWN, Note(server_round, parts))
 
-    @abstractmethod
     def recall(self, topic: str, before_round: int) -> Note | None:
         """The latest note on this topic from a round before `before_round`; only the last two rounds are there."""
+        found = self.find(topic, before_round)
+        if found is None:
+            return None
+        return Note(found.round, {name: array[...] for name, array in found.arrays.items()}, found.facts)
+
+    @abstractmethod
+    def find(self, topic: str, before_round: int) -> Found | None:
+        """The same, not read yet."""
 
     @abstractmethod
     def remember(self, topic: str, note: Note) -> None: ...
+
+    @abstractmethod
+    def keep_other(self, key: str, parts: Parts) -> None:
+        """Keep a model of another client under `key`, letters, digits and hyphens."""
+
+    @abstractmethod
+    def other(self, key: str) -> Vectors | None: ...
+
+    @abstractmethod
+    def forget_others(self, but: Collection[str]) -> None:
+        """Keep no models of others but these."""
 
     @abstractmethod
     def save_model(self, network: Network, facts: Mapping[str, str]) -> None: ...
@@ -68,50 +96,63 @@ class FileStore(Store):
         self.state = directory / "state"
         self.file = f"{name}.safetensors"
         self.current, self.previous = self._paths(OWN)
+        self.others = self.state / OTHERS / name
         self.model = directory / "models" / self.file
 
-    def recall(self, topic: str, before_round: int) -> Note | None:
+    def find(self, topic: str, before_round: int) -> Found | None:
         for path in self._paths(topic):
             if path.exists():
-                note = _read(path)
-                if note.round < before_round and self._is_mine(note):
-                    return note
+                found = _found(path)
+                if found.round < before_round and self._is_mine(found):
+                    return found
         return None
 
     def remember(self, topic: str, note: Note) -> None:
         current, previous = self._paths(topic)
-        if current.exists() and (before := _read(current)).round < note.round and self._is_mine(before):
-            write_atomically(previous, current.read_bytes())
-        facts = {**note.facts, "round": str(note.round), "run": self.run}
-        write_atomically(current, save(note.arrays, metadata=facts))
+        if current.exists() and (before := _found(current)).round < note.round and self._is_mine(before):
+            write_atomically(previous, _blocks(current))
+        self._write(current, note)
 
-    def _is_mine(self, note: Note) -> bool:
+    def _write(self, path: Path, note: Note) -> None:
+        write_arrays(path, note.arrays, {**note.facts, "round": str(note.round), "run": self.run})
+
+    def _is_mine(self, found: Found) -> bool:
         """Written in this run, or in no round at all: then it is for all runs."""
-        return note.round == 0 or note.run == self.run
+        return found.round == 0 or found.run == self.run
+
+    def keep_other(self, key: str, parts: Parts) -> None:
+        self._write(self.others / f"{key}.safetensors", Note(1, parts))
+
+    def other(self, key: str) -> Vectors | None:
+        path = self.others / f"{key}.safetensors"
+        found = _found(path) if path.exists() else None
+        return found.arrays if found and self._is_mine(found) else None
+
+    def forget_others(self, but: Collection[str]) -> None:
+        for path in self.others.glob("*.safetensors"):
+            if path.stem not in but:
+                path.unlink()
 
     def save_model(self, network: Network, facts: Mapping[str, str]) -> None:
-        tensors = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
-        write_atomically(self.model, save(tensors, metadata=dict(facts)))
+        write_arrays(self.model, {name: value.cpu().numpy() for name, value in network.state_dict().items()}, facts)
 
     def _paths(self, topic: str) -> tuple[Path, Path]:
         directory = self.state if topic == OWN else self.state / topic
         return directory / self.file, directory / "previous" / self.file
 
 
-def _read(path: Path) -> Note:
-    with _opened(path) as file:
-        facts = dict(file.metadata())
-        arrays = {name: file.get_tensor(name) for name in file.keys()}
-        return Note(int(facts.pop("round")), arrays, run=facts.pop("run", ""), facts=facts)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _found(path: Path) -> Found:
     try:
-        with safe_open(path, framework="numpy") as file:
-            yield file
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        arrays, facts = stored_arrays(path)
+        return Found(int(facts.pop("round")), arrays, run=facts.pop("run", ""), facts=facts)
+    except (KeyError, ValueError) as error:
         raise ValueError(f"{path}: not a client state of Coterie ({error}); move it away to start afresh") from None
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            yield block
 
 
 class ContextStore(Store):
@@ -120,12 +161,12 @@ class ContextStore(Store):
     def __init__(self, context: Context) -> None:
         self.state = context.state
 
-    def recall(self, topic: str, before_round: int) -> Note | None:
+    def find(self, topic: str, before_round: int) -> Found | None:
         for slot in (f"{topic}-current", f"{topic}-previous"):
             if slot in self.state.array_records and self._round(slot) < before_round:
                 arrays = {name: np.array(value) for name, value in unpack(self.state.array_records[slot]).items()}
                 facts = {key: str(value) for key, value in self.state.config_records[f"{slot}-facts"].items()}
-                return Note(int(facts.pop("round")), arrays, facts)
+                return Found(int(facts.pop("round")), arrays, facts)
         return None
 
     def remember(self, topic: str, note: Note) -> None:
@@ -135,6 +176,18 @@ class ContextStore(Store):
             self.state[f"{previous}-facts"] = self.state.config_records[f"{current}-facts"]
         self.state[current] = pack(note.arrays)
         self.state[f"{current}-facts"] = ConfigRecord({**note.facts, "round": str(note.round)})
+
+    def keep_other(self, key: str, parts: Parts) -> None:
+        self.state[f"{OTHERS}-{key}"] = pack(parts)
+
+    def other(self, key: str) -> Vectors | None:
+        record = self.state.array_records.get(f"{OTHERS}-{key}")
+        return None if record is None else unpack(record)
+
+    def forget_others(self, but: Collection[str]) -> None:
+        for slot in list(self.state.array_records):
+            if slot.startswith(f"{OTHERS}-") and slot.removeprefix(f"{OTHERS}-") not in but:
+                del self.state[slot]
 
     def save_model(self, network: Network, facts: Mapping[str, str]) -> None:
         """Nowhere to save it."""

@@ -9,7 +9,7 @@ Complementary contributions (`cc`; Zhang et al. 2023):
 
 What is drawn, and when the budget ends the drawing, depends on coalitions and never on utilities (except in `tmc`), so
 every coalition of a stratum is equally likely to count, and a budget biases nothing. `mc` and `dmc` are unbiased; `cc`
-fits one slope per size to its own draws, a bias that makes up a few per cent of its squared error.
+fits a game to its own draws, a bias that makes up a few per cent of its squared error.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from games.checks import FloatArray
 from games.memo import Memo
+from games.smooth import smooth_game
 
 Result = tuple[FloatArray, FloatArray]
 Differences = tuple[dict[int, dict[int, float]], list[FloatArray]]
@@ -140,30 +141,42 @@ def _draw_differences(memo: Memo, rng: np.random.Generator, pivot: int, others: 
 
 
 def complementary_contributions(memo: Memo, rng: np.random.Generator) -> Result:
-    """Mean complementary contributions by size, with the part that the single players explain taken out as known.
+    """Mean complementary contributions by size, with what single players and a smooth game explain taken out as known.
 
-    c_i = v(i) - v(N - i), centred, is known after the first turn. Within a size u(S) = v(S) - v(N - S) follows β·c(S):
-    only the rest u - β·c(S) is averaged, and β times the known mean of c(S) is added back.
+    c_i = v(i) - v(N - i), centred, is known after the first turn. Within a size u(S) = v(S) - v(N - S) follows β·c(S).
+    Through the rest goes a smooth game (games/smooth.py). What is averaged is only how far it is off: in coalitions
+    that were not drawn as far as it is off in a drawn one that it has not seen.
     """
     n = memo.n
     draws = _draw_complements(memo, rng)
     single = np.array([draws[0].get(1 << player, -draws[0].get(memo.grand ^ 1 << player, 0.0)) for player in range(n)])
     centred = single - single.mean()
-    total, variances = np.zeros(n), np.zeros(n)
-    for size, drawn in enumerate(draws, start=1):
-        inside = np.array([[mask >> player & 1 for player in range(n)] for mask in drawn], dtype=bool)
-        contribution = np.array(list(drawn.values()))
+    members = [np.array([[mask >> player & 1 for player in range(n)] for mask in drawn], dtype=bool) for drawn in draws]
+    slopes, rests = [], []
+    for size, (inside, drawn) in enumerate(zip(members, draws, strict=True), start=1):
+        contribution, explained = np.array(list(drawn.values())), inside @ centred
+        x, y = explained, contribution
         if 2 * size == n:  # coalition and complement have the same size: both are draws of the one stratum
-            inside, contribution = np.vstack([inside, ~inside]), np.concatenate([contribution, -contribution])
-        explained = inside @ centred
-        slope = _slope(explained, contribution, size * (n - size) / (n * (n - 1)) * (centred @ centred))
-        rest = contribution - slope * explained
-        for belongs, sign, taken in ((inside, 1.0, size), (~inside, -1.0, n - size)):
-            means, spreads = _stratum(belongs, sign * rest, math.comb(n - 1, taken - 1))
+            x, y = np.concatenate([x, -x]), np.concatenate([y, -y])
+        slopes.append(_slope(x, y, size * (n - size) / (n * (n - 1)) * (centred @ centred)))
+        # what all coalitions of a size have in common is with everyone as often as against
+        rests.append(contribution - slopes[-1] * explained - (y - slopes[-1] * x).mean())
+    smooth = smooth_game(np.vstack(members), np.concatenate(rests))
+    ends = np.cumsum([len(rest) for rest in rests])[:-1]
+    total, variances = n * smooth.strata, np.zeros(n)
+    for size, inside, slope, seen, unseen in zip(
+        itertools.count(1), members, slopes, np.split(smooth.inside, ends), np.split(smooth.outside, ends)
+    ):
+        if 2 * size == n:
+            sides = [
+                (np.vstack([inside, ~inside]), np.concatenate([seen, -seen]), np.concatenate([unseen, -unseen]), size)
+            ]
+        else:
+            sides = [(inside, seen, unseen, size), (~inside, -seen, -unseen, n - size)]
+        for belongs, off_seen, off_unseen, taken in sides:
+            means, spreads = _stratum(belongs, off_seen, off_unseen, math.comb(n - 1, taken - 1))
             total += means + slope * centred * (n - taken) / (n - 1)
             variances += spreads
-            if 2 * size == n:
-                break
     # The stratum of all n players is v(N) - v(∅) for everyone; it is what the values must sum to.
     values = total / n
     return values + (memo(memo.grand) - memo(0) - values.sum()) / n, np.sqrt(variances) / n
@@ -203,19 +216,21 @@ def _slope(x: FloatArray, y: FloatArray, prior: float) -> float:
     return float(x @ y + prior) / weight if weight > 0 else 1.0
 
 
-def _stratum(belongs: NDArray[np.bool_], values: FloatArray, population: int) -> Result:
-    """Each player's mean over its draws, and the variance of that mean when drawn without repeats from `population`.
+def _stratum(belongs: NDArray[np.bool_], seen: FloatArray, unseen: FloatArray, population: int) -> Result:
+    """Each player's mean over the `population` of which it drew some, without repeats, and the variance of that mean.
 
-    The spread is pooled over players; it is nan when no player was drawn twice.
+    A drawn coalition counts with `seen`, one that was not drawn with the mean of `unseen`. The spread is pooled over
+    players; it is nan when no player was drawn twice.
     """
     count = belongs.sum(axis=0)
     shares = belongs / np.maximum(count, 1)  # (draws, players)
-    means = values @ shares
+    means = unseen @ shares
     freedom = np.maximum(count - 1, 0).sum()
-    deviations = np.where(belongs, values[:, None] - means, 0.0)
+    deviations = np.where(belongs, unseen[:, None] - means, 0.0)
     pooled = (deviations**2).sum() / freedom if freedom else np.nan
     left = 1 - count / population
-    return means, np.where(left <= 0, 0.0, pooled * left / np.maximum(count, 1))
+    variances = np.where(left <= 0, 0.0, pooled * left / np.maximum(count, 1))
+    return seen @ shares * (1 - left) + means * left, variances
 
 
 def _mask(players: Iterable[int]) -> int:

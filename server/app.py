@@ -10,6 +10,7 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
+from server.benefits import write_benefits
 from server.coalitions import write_coalitions
 from server.matrices import PairMatrix, label_sharing, write_matrices
 from server.report import write_report
@@ -69,6 +70,12 @@ def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
             f"strategy = {config.strategy!r}: plays its game on validation data of the server's own, and server-data is empty; "
             "give a share of the task's test samples (server-data='0.2'), a number of them ('2000'), or a file"
         )
+    mode = checked["privacy.mode"]
+    if mode != "off" and not METHODS[config.strategy].private:
+        raise ConfigError(
+            f"privacy.mode = {mode!r}: strategy {config.strategy!r} asks for gradients of many models and has no private form; "
+            "use privacy.mode='off', or another strategy"
+        )
     initial_layout(config, settings["privacy"])  # a model that does not fit the task, or a wrong file of the user's
     return checked
 
@@ -99,6 +106,7 @@ def run(
                 matrices["relevance"], label_overlap
             )
         write_json(run_dir / "truth.json", truth)
+    write_benefits(run_dir, method.benefits())
     write_coalitions(run_dir, method.grouping())
     bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.clients, config.seed)
     suspects = write_suspects(run_dir, method.judgement(), bad)

@@ -53,7 +53,7 @@ def curves(events: Sequence[Mapping[str, Any]]) -> bytes:
             )
     axes.set_xlabel("round")
     axes.set_ylabel(f"test {metric}")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3)
     axes.legend()
     return png(figure)
@@ -74,7 +74,7 @@ def contributions(events: Sequence[Mapping[str, Any]], bad: Sequence[str]) -> by
     axes.set_xlabel("round")
     axes.set_ylabel("contribution")
     axes.set_title("every client" + (", red: bad" if bad else ""))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3)
     return png(figure)
 

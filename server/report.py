@@ -47,7 +47,7 @@ PAGE = """<!doctype html>
 {% endfor %}
 {% for name, data in pictures %}
 <h2>{{ name }}</h2>
-<img alt="{{ name }}" src="data:image/png;base64,{{ data }}">
+<img alt="{{ name }}" src="data:{{ data }}">
 {% endfor %}
 <details><summary>All settings</summary><table>
 {% for key, value in settings %}<tr><td><code>{{ key }}</code></td><td class="text">{{ value }}</td></tr>{% endfor %}
@@ -65,7 +65,8 @@ def write_report(run_dir: Path) -> Path:
         raise ConfigError(f"{run_dir}: no round of this run was evaluated, so there is nothing to report yet")
     last = tested[-1]
     pictures = [("Over the rounds", _encoded(curves(tested)))]
-    pictures += [(path.stem.replace("-", " "), _encoded(path.read_bytes())) for path in sorted(run_dir.glob("*.png"))]
+    for path in sorted([*run_dir.glob("*.png"), *run_dir.glob("*.svg")]):
+        pictures.append((path.stem.replace("-", " "), _encoded(path.read_bytes(), path.suffix)))
     judged = _read_suspects(run_dir)
     valued = [event for event in events if "contribution" in event]
     if valued:
@@ -79,6 +80,7 @@ def write_report(run_dir: Path) -> Path:
         tables=[
             _means(last),
             *_suspects(judged),
+            *_benefits(run_dir),
             _clients(events, last),
             *_privacy(config, events),
             *_left_out(events),
@@ -100,8 +102,9 @@ def read_run(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return config, [json.loads(line) for line in lines]
 
 
-def _encoded(picture: bytes) -> str:
-    return base64.b64encode(picture).decode()
+def _encoded(picture: bytes, suffix: str = ".png") -> str:
+    kind = "svg+xml" if suffix == ".svg" else "png"
+    return f"image/{kind};base64,{base64.b64encode(picture).decode()}"
 
 
 def _means(last: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,17 +153,34 @@ def _read_suspects(run_dir: Path) -> dict[str, Any]:
 
 
 def _suspects(judged: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every client whose weight fell below the bound, and whether it is bad, where that is known."""
+    """Every client whose score is below the bound, and whether it is bad, where that is known."""
     if not judged:
         return []
     bad = judged.get("bad-clients")
     rates = [f"{name} {judged[name]:.2f}" for name in ("precision", "recall") if judged.get(name) is not None]
     rows = [
-        [client, f"{judged['weights'][client]:.4g}", "not known" if bad is None else "yes" if client in bad else "no"]
+        [client, f"{judged['scores'][client]:.1f}", "not known" if bad is None else "yes" if client in bad else "no"]
         for client in judged["suspects"]
     ]
-    title = "; ".join([f"Suspects: weight below {judged['weight-below']:.4g}", *rates])
-    return [{"title": title, "head": ["client", "weight", "is it bad?"], "rows": rows}]
+    title = "; ".join([f"Suspects: score below {judged['score-below']:g}", *rates])
+    return [{"title": title, "head": ["client", "score", "is it bad?"], "rows": rows}]
+
+
+def _benefits(run_dir: Path) -> list[dict[str, Any]]:
+    """Who is helped by whom, who trains together, and which coalitions break an axiom."""
+    path = run_dir / "benefits.json"
+    if not path.exists():
+        return []
+    told = json.loads(path.read_text())
+    rows = [[client, ", ".join(others)] for client, others in told["collaborators"].items()]
+    tables = [{"title": "Collaborators", "head": ["client", "is helped by"], "rows": rows, "text_last": True}]
+    if "coalitions" in told:
+        rows = [[i, ", ".join(members)] for i, members in enumerate(told["coalitions"], start=1)]
+        tables.append({"title": "Coalitions", "head": ["number", "clients"], "rows": rows, "text_last": True})
+        broken = [[violation["axiom"], ", ".join(violation["clients"])] for violation in told["violations"]]
+        title = f"Axioms, tried with coalitions of up to {told['axioms-checked-up-to']}: {len(broken)} violations"
+        tables.append({"title": title, "head": ["axiom", "coalition"], "rows": broken, "text_last": True})
+    return tables
 
 
 def _left_out(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

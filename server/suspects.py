@@ -14,7 +14,7 @@ def write_suspects(run_dir: Path, judgement: Mapping[str, Any], bad: Collection[
         return {}
     found = dict(judgement)
     if bad is not None:
-        found["bad-clients"] = [client for client in judgement["weights"] if client in bad]
+        found["bad-clients"] = [client for client in judgement["scores"] if client in bad]
         found |= precision_and_recall(judgement["suspects"], bad)
     write_json(run_dir / "suspects.json", found)
     return found
@@ -35,7 +35,7 @@ def known_bad_clients(attack: AttackSettings, clients: Sequence[str], seed: int)
 
 def in_words(found: Mapping[str, Any]) -> str:
     """One line for a terminal."""
-    text = f"suspects, with a weight below {found['weight-below']:.4g}: {', '.join(found['suspects']) or 'none'}"
+    text = f"suspects, with a score below {found['score-below']:g}: {', '.join(found['suspects']) or 'none'}"
     if "bad-clients" not in found:
         return text
     rates = [f"{name} {found[name]:.2f}" for name in ("precision", "recall") if found[name] is not None]

@@ -42,6 +42,7 @@ class Method(Strategy):
     settings_class: ClassVar[type[Settings]] = NoSettings
     section: ClassVar[str | None] = None  # where its settings stand; None: under its name
     needs_server_data: ClassVar[bool] = False
+    private: ClassVar[bool] = True  # whether privacy.mode has a meaning for it
     train_type: ClassVar[str] = TRAIN
     evaluate_type: str = EVALUATE
     kinds: tuple[str, ...] = ("global", "personal")  # the kinds of model that are tested
@@ -96,6 +97,10 @@ class Method(Strategy):
 
     def matrices(self) -> dict[str, tuple[list[str], np.ndarray]]:
         """What the method found out about pairs of clients: name -> (clients, a value for each pair)."""
+        return {}
+
+    def benefits(self) -> dict[str, Any]:
+        """Who is helped by whom: `collaborators` of each client, and, where the method formed some, `coalitions`."""
         return {}
 
     def grouping(self) -> dict[str, Any]:
@@ -204,9 +209,13 @@ class Method(Strategy):
     def evaluates(self, server_round: int) -> bool:
         return server_round % self.config.evaluate_every == 0 or server_round == self.num_rounds
 
+    def trainers(self) -> list[str]:
+        """Who may be asked to train: all that are connected."""
+        return self.federation.clients
+
     def sample(self, server_round: int) -> list[str]:
-        """The clients that train in this round: a seeded share of those connected."""
-        clients = self.federation.clients
+        """The clients that train in this round: a seeded share of those who can."""
+        clients = self.trainers()
         number = min(len(clients), max(1, round(self.config.fraction_train * len(clients))))
         rng = generator(self.config.seed, "sample", server_round)
         return [clients[i] for i in sorted(rng.permutation(len(clients))[:number])]

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from strategies.evidence import Evidence
 from strategies.fedavg import FedAvg, average
 from strategies.game import ServerGame
-from strategies.shapleyfl import ShapleyFLSettings, about_game, judged
-from wire.checks import Update
+from strategies.shapleyfl import ShapleyFLSettings, about_game
+from wire.checks import Update, is_absence
 from wire.randomness import derive_seed
 
 
@@ -26,10 +27,14 @@ class FedSV(FedAvg):
         super().__init__(*args, **kwargs)
         self.game = ServerGame(self.config, self.settings, group_norm=self.layout.group_norm)
         self.value: dict[str, float] = {}
+        self.evidence = Evidence()
 
     def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
         clients, thetas = list(updates), [update.parts for update in updates.values()]
         found = self.game.play(self.model, thetas, derive_seed(self.config.seed, "shapley", server_round))
+        if found is not None:
+            self.evidence.observe(clients, found.values)
+        self.evidence.refuse([client for client, why in self.event["left-out"].items() if not is_absence(why)])
         self.learn(clients, found.values if found else np.zeros(len(clients)))
         weights = self.averaging_weights(updates)
         self.model = self.model | average(thetas, weights)
@@ -45,17 +50,14 @@ class FedSV(FedAvg):
         return positive / positive.sum() if positive.any() else np.full(len(positive), 1 / len(positive))
 
     def judgement(self) -> dict[str, Any]:
-        positive = {client: max(value, 0.0) for client, value in self.value.items()}
-        total = sum(positive.values())
-        return judged(
-            {client: value / total for client, value in positive.items()} if total else {}, self.settings.suspect_below
-        )
+        return self.evidence.judgement(self.settings.suspect_below)
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
-        state["values"] = {"value": dict(self.value)}
+        state["values"] = {"value": dict(self.value), "evidence": self.evidence.state_dict()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.value = dict(state["values"]["value"])
+        self.evidence.load_state_dict(state["values"]["evidence"])

@@ -8,8 +8,12 @@ worth (client/pfedsv.py), makes its personal model, tests it, and says what it w
 
 Clients know each other by pseudonyms. A model that a client still has in the same version is not sent again. With
 `shared-extractor` the server averages the extractor as FedAvg does, and only classifiers go from client to client.
+
+Models that are too large together for one message go one by one before the second exchange, and count as models that the client
+has: so it never has two of them in memory.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from logging import WARNING
 from pathlib import Path
@@ -27,11 +31,21 @@ from strategies.pool import MEMORY_LIMIT, ModelPool
 from strategies.pseudonyms import Pseudonyms
 from tasks.models import STATISTICS, WEIGHTS
 from wire.arrays import pack
-from wire.checks import Personalized, Update, check_personalized
+from wire.checks import Personalized, Update, check_done, check_personalized
 from wire.config import ConfigError, Settings
-from wire.messages import OTHERS, TRAIN_PERSONALIZE, EvaluateOrder, PersonalizeOrder, TrainOrder, content
+from wire.messages import (
+    OTHERS,
+    TRAIN_DELIVER,
+    TRAIN_PERSONALIZE,
+    DeliverOrder,
+    EvaluateOrder,
+    PersonalizeOrder,
+    TrainOrder,
+    content,
+)
 
 USUAL_K = 5
+ONE_MESSAGE = 64 * 2**20  # bytes of k models up to which they go in one message
 LARGEST_SHOWN = 200  # clients up to which the event line has all relevances
 
 
@@ -70,6 +84,7 @@ class PFedSV(Method):
         self.current: dict[str, int] = {}  # client -> round in which it got the shared parts
         self.relevance: dict[str, dict[str, float]] = {}
         self.orders: dict[str, PersonalizeOrder] = {}  # of this round
+        self.sent: dict[str, list[str]] = {}  # client -> whose models it was sent in this round, by pseudonym
 
     def begin(self) -> None:
         hellos = self.federation.hellos
@@ -133,33 +148,70 @@ class PFedSV(Method):
 
     def after_train(self, server_round: int, clients: list[str], timeout: float) -> None:
         able = [client for client in clients if self.federation.hellos[client].num_validation]
-        size = self.top_k * sum(self.layout.parts[part].nbytes for part in self.exchanged)
-        size += sum(self.layout.parts[part].nbytes for part in self.shared)
-        self.orders = {}
+        one = sum(self.layout.parts[part].nbytes for part in self.exchanged)
+        common = sum(self.layout.parts[part].nbytes for part in self.shared)
+        self.orders, self.sent = {}, {client: self.to_send(client) for client in able}
+        failed = self.deliver(server_round, able, one, timeout) if self.one_by_one else {}
         replies, missing, sizes = self._in_waves(
-            TRAIN_PERSONALIZE, able, self.personalize_content, server_round, size, timeout
+            TRAIN_PERSONALIZE,
+            [client for client in able if client not in failed],
+            self.personalize_content,
+            server_round,
+            self.top_k * one + common,
+            timeout,
         )
         judged, refused = self._sort_out(replies, self.check_judgement)
-        for client, reason in (missing | refused).items():
+        failed |= missing | refused
+        for client, reason in failed.items():
             log(WARNING, "round %d: client %s keeps its own model: %s", server_round, client, reason)
             self.forget(client)
         for client, judgement in judged.items():
             self.learn(client, server_round, judgement)
+        self._count(sizes)
+        self.event |= {"not-personalised": failed, **self.describe(server_round, judged)}
+
+    @property
+    def one_by_one(self) -> bool:
+        return self.top_k * sum(self.layout.parts[part].nbytes for part in self.exchanged) > ONE_MESSAGE
+
+    def _count(self, sizes: Mapping[str, int]) -> None:
         for client, number in sizes.items():
             self.event["bytes-down"][client] += number
-        self.event |= {"not-personalised": missing | refused, **self.describe(server_round, judged)}
+
+    def to_send(self, client: str) -> list[str]:
+        """The models that this client wants and has not in their last version."""
+        held = self.held.get(client, {})
+        return [name for name, other in self.wanted(client).items() if held.get(other) != self.versions[other]]
+
+    def deliver(self, server_round: int, clients: list[str], size: int, timeout: float) -> dict[str, str]:
+        """One model after the other to every client; who failed, and why."""
+        failed: dict[str, str] = {}
+        for turn in range(self.top_k):
+            due = [client for client in clients if client not in failed and turn < len(self.sent[client])]
+            packed = functools.partial(self.deliver_content, turn)
+            replies, missing, sizes = self._in_waves(TRAIN_DELIVER, due, packed, server_round, size, timeout)
+            failed |= missing | self._sort_out(replies, lambda client, reply: check_done(reply))[1]
+            self._count(sizes)
+        return failed
+
+    def deliver_content(self, turn: int, client: str, server_round: int) -> RecordDict:
+        name = self.sent[client][turn]
+        other = self.wanted(client)[name]
+        order = DeliverOrder(server_round, name, self.versions[other], self.exchanged)
+        return content(order, **{OTHERS: pack({part: self.models().get(other, part) for part in self.exchanged})})
 
     def personalize_content(self, client: str, server_round: int) -> RecordDict:
-        roster = self.roster(client)
         wanted = self.wanted(client)
-        held = [name for name, other in wanted.items() if self.held.get(client, {}).get(other) == self.versions[other]]
-        sent = [name for name in wanted if name not in held]
+        held = [name for name in wanted if name not in self.sent[client]]
+        sent = self.sent[client]
+        if self.one_by_one:
+            sent, held = [], sent + held
         order = PersonalizeOrder(
             round=server_round,
             top_k=self.top_k,
             alpha=float(self.settings.alpha),
             parts=self.exchanged,
-            roster=tuple(roster),
+            roster=tuple(self.roster(client)),
             sent=tuple(sent),
             sent_versions=tuple(self.versions[wanted[name]] for name in sent),
             held=tuple(held),
@@ -228,8 +280,7 @@ class PFedSV(Method):
                 told["models-left-out"][client] = {names[name]: reason[:200] for name, reason in reasons}
             if len(self.versions) <= LARGEST_SHOWN:
                 told["relevance"][client] = {other: round(v, 6) for other, v in self.relevance[client].items()}
-        models_sent = {client: len(order.sent) for client, order in self.orders.items()}
-        return {**told, "models-sent": models_sent}
+        return {**told, "models-sent": {client: len(names) for client, names in self.sent.items()}}
 
     # Tests, and what the server keeps.
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strategies.base import Method
+from strategies.ce import CE
 from strategies.fedavg import FedAvg
 from strategies.fedavg_ft import FedAvgFt
 from strategies.fedbn import FedBN
@@ -19,6 +20,7 @@ from strategies.pfedsv import PFedSV
 from strategies.robust import RFA, Krum, Median, TrimmedMean
 from strategies.s_fedavg import SFedAvg
 from strategies.shapleyfl import AFedSV, AFedSVPlus
+from strategies.spo import SPO
 from wire.attack import AttackSettings
 from wire.config import ConfigError, RunConfig, Settings, Value, choose, split_sections
 from wire.privacy import PrivacySettings
@@ -28,6 +30,7 @@ METHODS: dict[str, type[Method]] = {
     for method in (
         *(Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo, PFedSim, PFedSV),
         PFedOCF,
+        *(SPO, CE),
         *(AFedSV, AFedSVPlus, FedSV, SFedAvg, RFA, Krum, Median, TrimmedMean),
     )
 }

@@ -11,7 +11,8 @@ the step smallest (games/sampling.py), but not below a floor: who was found usel
 Where the paper is silent: a client's first SSV is 0.5. Equal values, or a single client, leave SSV as it is. A client
 whose answer cannot be used (NaN, a wrong shape) has NSV 0; one that did not answer keeps what it had. Running
 statistics are averaged with the same weights, normalised, because sum w/p is not 1. An update longer than `clip` times
-the median is shortened to that, because even a small weight of a huge update is huge.
+the median is shortened to that in the step, because even a small weight of a huge update is huge; in the game it is as it
+was sent, because shortened it would not show its harm.
 """
 
 from collections.abc import Mapping
@@ -22,8 +23,8 @@ from pydantic import Field
 
 from games.sampling import horvitz_thompson_weights, inclusion_probabilities, poisson_draw
 from games.shapley import Estimate, normalise
+from strategies.evidence import Evidence
 from strategies.fedavg import FedAvg, average
-from strategies.federation import name_order
 from strategies.game import GameSettings, ServerGame
 from tasks.models import STATISTICS, WEIGHTS
 from wire.arrays import Parts
@@ -41,7 +42,7 @@ class ShapleyFLSettings(GameSettings):
     )
     clip: float = Field(10.0, ge=0.0, description="Longest update, in lengths of the round's median update; 0: any.")
     suspect_below: float = Field(
-        0.5, ge=0.0, description="A client is suspect when its mean weight is below this share of everybody's."
+        1.0, ge=0.0, description="A client is suspect this many deviations below the median client's Shapley value."
     )
 
 
@@ -55,7 +56,7 @@ class AFedSV(FedAvg):
         super().__init__(*args, **kwargs)
         self.game = ServerGame(self.config, self.settings, group_norm=self.layout.group_norm)
         self.contribution: dict[str, float] = {}  # SSV by client
-        self.seen: dict[str, tuple[float, int]] = {}  # sum and number of a client's NSV
+        self.evidence = Evidence()
         self.probability: dict[str, float] = {}  # of taking part in this round
         self.empty_draws = 0
 
@@ -82,15 +83,19 @@ class AFedSV(FedAvg):
 
     def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
         clients = list(updates)
-        thetas = shortened(self.model, [update.parts for update in updates.values()], self.settings.clip)
+        sent = [update.parts for update in updates.values()]
         seed = derive_seed(self.config.seed, "shapley", server_round)
-        found = self.game.play(self.model, thetas, seed, self.settings.step)
+        found = self.game.play(self.model, sent, seed, self.settings.step)
         scaled = normalise(found.values) if found else None
+        if found is not None:
+            self.evidence.observe(clients, found.values)
         if scaled is not None:
             self.learn(clients, scaled)
         unusable = [client for client, reason in self.event["left-out"].items() if not is_absence(reason)]
+        self.evidence.refuse(unusable)
         self.learn(unusable, np.zeros(len(unusable)))
         factors = self.factors(clients, self.weights())
+        thetas = shortened(self.model, sent, self.settings.clip)
         self.model = self.model | moved(self.model, thetas, factors, self.settings.step)
         return {
             **about_game(clients, found, scaled),
@@ -104,8 +109,6 @@ class AFedSV(FedAvg):
         beta = self.settings.beta
         for client, value in zip(clients, scaled.tolist(), strict=True):
             self.contribution[client] = beta * self.contribution[client] + (1 - beta) * value
-            total, rounds = self.seen.get(client, (0.0, 0))
-            self.seen[client] = (total + value, rounds + 1)
 
     def factors(self, clients: list[str], weights: Mapping[str, float]) -> np.ndarray:
         """w_i / p_i of the clients that answered well."""
@@ -114,27 +117,19 @@ class AFedSV(FedAvg):
         return horvitz_thompson_weights([weights[c] for c in everybody], list(self.probability.values()), selected)
 
     def judgement(self) -> dict[str, Any]:
-        """By the mean NSV of all rounds: a weight, which follows the last rounds, is too restless for a verdict."""
-        means = {client: total / rounds for client, (total, rounds) in self.seen.items()}
-        whole = sum(means.values())
-        return judged(
-            {client: mean / whole for client, mean in means.items()} if whole else {}, self.settings.suspect_below
-        )
+        return self.evidence.judgement(self.settings.suspect_below)
 
     # What the server keeps.
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
-        state["values"] = {
-            "contribution": dict(self.contribution),
-            "seen": {name: list(v) for name, v in self.seen.items()},
-        }
+        state["values"] = {"contribution": dict(self.contribution), "evidence": self.evidence.state_dict()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.contribution = dict(state["values"]["contribution"])
-        self.seen = {name: (total, rounds) for name, (total, rounds) in state["values"]["seen"].items()}
+        self.evidence.load_state_dict(state["values"]["evidence"])
 
 
 class AFedSVPlus(AFedSV):
@@ -203,12 +198,3 @@ def about_game(clients: list[str], found: Estimate | None, scaled: np.ndarray | 
     if scaled is not None:
         event["normalised-shapley"] = dict(zip(clients, scaled.tolist(), strict=True))
     return event
-
-
-def judged(weights: Mapping[str, float], bound: float) -> dict[str, Any]:
-    """The clients whose (mean) weight is below `bound` times everybody's mean."""
-    if not weights:
-        return {}
-    limit = bound / len(weights)
-    suspects = sorted((client for client, weight in weights.items() if weight < limit), key=name_order)
-    return {"suspects": suspects, "weight-below": limit, "weights": dict(weights)}

@@ -53,7 +53,11 @@ class Network(nn.Module):
 
     def dump(self, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Copies of the named parts (all by default; those that the network has not are left out)."""
-        return {name: self.parts[name].detach().cpu().numpy().copy() for name in self._wanted(names)}
+        return {name: value.copy() for name, value in self.views(names).items()}
+
+    def views(self, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+        """The same without copying, on a CPU: they change with the network."""
+        return {name: self.parts[name].detach().cpu().numpy() for name in self._wanted(names)}
 
     def like(self, names: Iterable[str] | None = None, rows: int | None = None) -> dict[str, np.ndarray]:
         """What these parts look like, of one model or of several as rows; the numbers mean nothing and take no memory."""
@@ -64,7 +68,8 @@ class Network(nn.Module):
         }
 
     def _wanted(self, names: Iterable[str] | None) -> list[str]:
-        return [name for name in PARTS if name in self.parts and (names is None or name in set(names))]
+        wanted = set(self.parts if names is None else names)
+        return [name for name in PARTS if name in wanted & set(self.parts)]
 
     def load(self, parts: Mapping[str, np.ndarray]) -> None:
         """Overwrite the given parts, leave the others as they are."""

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from cli.run import prepare
 from cli.simulation import SimulationGrid, Workers
 from server.app import run
-from strategies.registry import METHODS
+from strategies.registry import METHODS, section_of
 from wire.arrays import unpack
 from wire.messages import MODEL
 
@@ -93,6 +93,15 @@ class Federated:
         """The model parts that each client sent after training in a round."""
         return _parts_of(self.grid.answered, server_round, "train")
 
+    def exchanges(self, server_round: int, kind: str = "train.personalize") -> dict[str, tuple[Message, Message]]:
+        """Client -> (asked, answered), of one kind of message in a round."""
+        pairs = zip(self.grid.sent, self.grid.answered, strict=True)
+        return {
+            name: (asked, answered)
+            for (name, asked), (_, answered) in pairs
+            if asked.metadata.message_type == kind and asked.metadata.group_id == str(server_round)
+        }
+
     def personal(self, client: str) -> dict[str, np.ndarray]:
         return load_file(self.path / "models" / f"{client}.safetensors")
 
@@ -114,6 +123,13 @@ SMALL = {
     "round-timeout": 30.0,
     "join-timeout": 5.0,
 }
+SMALL_HYPERNETWORK = {
+    "spo.hidden": 8,
+    "spo.server-steps": 2,
+    "spo.rays": 4,
+    "spo.search-steps": 3,
+    "spo.local-steps": 2,
+}
 
 
 @pytest.fixture
@@ -129,6 +145,8 @@ def federate(tmp_path):
         given = {**SMALL, **{key.replace("_", "-"): value for key, value in values.items()}}
         if METHODS[given.get("strategy", "fedavg")].needs_server_data:
             given = {"server-data": "100", **given}
+        if section_of(given.get("strategy", "fedavg")) == "spo":
+            given = {**SMALL_HYPERNETWORK, **given}
         config = prepare(given)
         pool = Workers(workers)
         try:

@@ -64,6 +64,11 @@ def check_evaluation(reply: Message, kinds: tuple[str, ...]) -> dict[str, float]
     return metrics
 
 
+def check_done(reply: Message) -> None:
+    """That the client did what it was told."""
+    _records(reply)
+
+
 @dataclass(frozen=True)
 class Personalized:
     """A checked reply to a `PersonalizeOrder`; all others by their pseudonyms."""
@@ -122,6 +127,13 @@ def check_errors(reply: Message, number: int) -> np.ndarray:
     """The losses of the `number` models that a client was asked about."""
     _, vectors = _metrics(_records(reply))
     return _vector(vectors, "errors", number)
+
+
+def check_rays(reply: Message, layout: Layout, parts: tuple[str, ...], models: int, gradients: int) -> Update:
+    """The losses of `models` models, and the gradients of so many of them, a row each."""
+    update = check_update(reply, rows_of(layout, gradients), parts)
+    _vector(update.vectors, "losses", models)
+    return update
 
 
 def check_mixture(reply: Message, kinds: tuple[str, ...], number: int) -> tuple[dict[str, float], np.ndarray]:

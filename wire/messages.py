@@ -5,6 +5,7 @@
     train.fomo     TrainOrder and models of others, unnamed   -> model parts, metrics, weights of the others
     train.personalize   PersonalizeOrder and the models asked for, under pseudonyms   -> Judgement, metrics
     train.coalitions    CoalitionOrder and the models of the client's coalitions   -> these models trained, a row each
+    train.rays     RaysOrder and models of a hypernetwork     -> their losses and gradients on the client's samples
     query.errors   MixOrder and models of coalitions          -> loss of each on the client's validation samples
     evaluate       EvaluateOrder and model parts              -> metrics
     evaluate.mix   MixOrder and the models of the client's coalitions   -> metrics, weights of the mixture
@@ -23,8 +24,9 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from wire.arrays import pack
 
 HELLO, TRAIN, TRAIN_FOMO, EVALUATE = "query.hello", "train", "train.fomo", "evaluate"
-TRAIN_PERSONALIZE = "train.personalize"
+TRAIN_DELIVER, TRAIN_PERSONALIZE = "train.deliver", "train.personalize"
 TRAIN_COALITIONS, QUERY_ERRORS, EVALUATE_MIX = "train.coalitions", "query.errors", "evaluate.mix"
+TRAIN_RAYS = "train.rays"
 ORDER, MODEL, OTHERS, METRICS = "order", "model", "others", "metrics"
 
 
@@ -80,6 +82,16 @@ class TrainOrder(_Record):
     keep: tuple[str, ...] = ()
     proximal_mu: float = 0.0
     continues: int = 0
+
+
+@dataclass(frozen=True)
+class DeliverOrder(_Record):
+    """Keep a model of another client, which came along, until the `PersonalizeOrder` that names it (pFedSV)."""
+
+    round: int
+    name: str  # its pseudonym
+    version: int
+    parts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -149,13 +161,31 @@ class MixOrder(_Record):
 
 
 @dataclass(frozen=True)
+class RaysOrder(_Record):
+    """Losses and gradients of the `rows` models that came along (SPO, CE).
+
+    With `steps` above 0 on training samples, at most `samples` of them in each of so many steps of gradient descent, `step`
+    long: the reply has the sum of each model's gradients on its way, a row each. With 0 on validation samples: the gradient
+    of the best model only.
+    """
+
+    round: int
+    rows: int
+    steps: int
+    step: float
+    samples: int
+
+
+@dataclass(frozen=True)
 class EvaluateOrder(_Record):
     """Test the named kinds of model: `global` (the parts sent) and `personal` (those, completed by the own parts, then
-    fine-tuned for `fine_tune_epochs`). The personal model is written to the client's own directory."""
+    fine-tuned for `fine_tune_epochs`). The personal model is written to the client's own directory. With `measure` the running
+    statistics are those of the client's own training samples: the model sent comes without any."""
 
     round: int
     kinds: tuple[str, ...]
     fine_tune_epochs: int = 0
+    measure: bool = False
 
 
 @functools.lru_cache(maxsize=8)

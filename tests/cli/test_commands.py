@@ -572,5 +572,7 @@ def test_values():
         "a.d": 7,
         "a.e": "[1]",
     }
+    texts = given_values({}, ["attack.clients=3", 'attack.kind="huge"'])  # these settings are texts
+    assert texts == {"attack.clients": "3", "attack.kind": "huge"}
     with pytest.raises(ConfigError, match="write KEY=VALUE"):
         given_values({}, ["fedprox.mu"])

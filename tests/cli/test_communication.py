@@ -48,6 +48,7 @@ def test_shared_extractor_costs_what_fedavg_costs(federate):
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("pfedsv")])
 def test_presets_are_valid_settings(name):
     preset = PRESETS[name]
+    assert set(preset.quick_cells) <= set(preset.cells)
     for cell in preset.cells.values():
         for strategy in preset.strategies.split(","):
             checked_config({**preset.values, **preset.quick, **cell, "strategy": strategy})

@@ -86,11 +86,25 @@ def test_the_name_does_not_change_the_data():
     assert np.array_equal(one.split.train, two.split.train) and np.array_equal(one.split.test, two.split.test)
 
 
+def test_the_number_of_shares_is_that_of_the_runs_clients_unless_the_node_says_otherwise():
+    said, run = (
+        load_client_data(node, RunConfig(num_clients=number), "1")
+        for node, number in (({"partition-id": 1, "num-partitions": 4}, 0), ({"partition-id": 1}, 4))
+    )
+    assert said.num_partitions == run.num_partitions == 4
+    assert np.array_equal(said.split.train, run.split.train)
+
+
+def test_a_device_may_have_its_data_sets_elsewhere(tmp_path):
+    node = {"partition-id": 0, "num-partitions": 2, "data-root": str(tmp_path)}
+    assert Participant.of(context(node)).config.data_root == str(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
-        ({"partition-id": 1}, "give data='...', or partition-id and num-partitions"),
-        ({"num-partitions": 4}, "give data='...', or partition-id and num-partitions"),
+        ({"partition-id": 1}, "the run has num-clients = 0"),
+        ({"num-partitions": 4}, "give data='...', or partition-id"),
         ({"partition-id": 4, "num-partitions": 4}, "partition-id = 4: must be from 0 to 3"),
         ({"partition-id": -1, "num-partitions": 4}, "partition-id = -1: must be from 0 to 3"),
     ],

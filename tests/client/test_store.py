@@ -178,3 +178,36 @@ def test_another_run_starts_afresh_but_what_belongs_to_no_round_stays(tmp_path):
     assert value(second.own_parts(2)) == 10 and second.own_parts(1) == {}
     second.keep(2, parts(20))
     assert value(second.own_parts(2)) == 10 and value(second.own_parts(3)) == 20
+
+
+# --- models of others -------------------------------------------------------------------------------------------------
+
+
+def test_models_of_others_are_kept_until_they_are_forgotten(reopen):
+    assert reopen().other("ab-1") is None
+    for key, number in (("ab-1", 1), ("ab-2", 2), ("cd-1", 3)):
+        reopen().keep_other(key, parts(number))
+    reopen().keep_other("cd-1", parts(4))
+    reopen().forget_others(but=["ab-2", "cd-1", "ef-9"])
+    assert reopen().other("ab-1") is None
+    assert reopen().other("ab-2")["classifier"][1:3].tolist() == [2, 2]
+    assert reopen().other("cd-1")["counters"][...].tolist() == [4]
+    reopen().keep(1, parts(1))
+    reopen().forget_others(but=[])
+    assert reopen().other("ab-2") is None and value(reopen().own_parts(2)) == 1
+
+
+def test_models_of_others_belong_to_a_run_and_a_client(tmp_path):
+    FileStore(tmp_path, "a", "7").keep_other("ab-1", parts(1))
+    assert FileStore(tmp_path, "a", "8").other("ab-1") is None
+    assert FileStore(tmp_path, "b", "7").other("ab-1") is None
+    FileStore(tmp_path, "b", "7").forget_others(but=[])
+    assert FileStore(tmp_path, "a", "7").other("ab-1") is not None
+
+
+def test_what_is_found_is_read_when_it_is_sliced(tmp_path):
+    store = FileStore(tmp_path, "a")
+    store.keep(1, {"extractor": np.arange(10, dtype=np.float32)})
+    found = store.find("own", 2)
+    assert found.round == 1 and not isinstance(found.arrays["extractor"], np.ndarray)
+    assert found.arrays["extractor"][3:5].tolist() == [3, 4]

@@ -24,16 +24,6 @@ SHARED = {**ALL, "pfedsv.shared-extractor": True}
 SOME = {**ALL, "num-clients": 8, "fraction-train": 0.25, "num-server-rounds": 10, "pfedsv.top-k": 2}
 
 
-def exchanges(run, server_round: int, kind: str = "train.personalize") -> dict[str, tuple[Message, Message]]:
-    """Client -> (asked, answered)."""
-    pairs = zip(run.grid.sent, run.grid.answered, strict=True)
-    return {
-        name: (asked, answered)
-        for (name, asked), (_, answered) in pairs
-        if asked.metadata.message_type == kind and asked.metadata.group_id == str(server_round)
-    }
-
-
 def order_of(message: Message) -> PersonalizeOrder:
     return PersonalizeOrder.from_record(message.content.config_records[ORDER])
 
@@ -52,7 +42,7 @@ def models_sent(message: Message) -> dict[str, dict[str, np.ndarray]]:
 
 
 def uploaded(run, server_round: int) -> dict[str, dict[str, np.ndarray]]:
-    replies = exchanges(run, server_round, "train")
+    replies = run.exchanges(server_round, "train")
     return {name: unpack(answered.content.array_records[MODEL]) for name, (_, answered) in replies.items()}
 
 
@@ -116,7 +106,7 @@ def test_a_round_by_hand(federate, settings):
     relevance: dict[str, dict[str, float]] = {client: {} for client in "0123"}
     for server_round in (1, 2, 3):
         trained = uploaded(run, server_round)
-        for client, (asked, answered) in exchanges(run, server_round).items():
+        for client, (asked, answered) in run.exchanges(server_round).items():
             others = models_sent(asked)
             omega = unpack(asked.content.array_records[MODEL]) if shared else {}
             parts = ("classifier",) if shared else tuple(trained[client])
@@ -147,13 +137,13 @@ def test_the_shared_extractor_is_the_mean_and_travels_once(federate):
     for server_round in (1, 2, 3):
         trained = uploaded(run, server_round)
         counts = {name: run.events[server_round - 1]["train"][name]["num-samples"] for name in trained}
-        for asked, _ in exchanges(run, server_round).values():
+        for asked, _ in run.exchanges(server_round).values():
             received = unpack(asked.content.array_records[MODEL])
             assert set(received) == {"extractor", "norm", "buffers", "counters"}
             assert set(unpack(asked.content.array_records[OTHERS])) == {"classifier"}
             mean = sum(n * trained[c]["extractor"].astype(float) for c, n in counts.items()) / sum(counts.values())
             np.testing.assert_allclose(received["extractor"], mean, rtol=1e-4, atol=1e-6)
-        for asked, _ in exchanges(run, server_round, "train").values():
+        for asked, _ in run.exchanges(server_round, "train").values():
             assert MODEL not in asked.content.array_records  # they have it
     size = run.events[-1]["bytes-up"]["0"]
     classifier = 4 * (84 * 10 + 10)
@@ -173,7 +163,7 @@ def test_a_client_that_lost_its_state_is_sent_the_extractor_again(federate, tmp_
     run = federate(tamper=lose, **SHARED)
     assert run.events[1]["left-out"]["3"].endswith("kept in round 1 is not here: send the whole model")
     assert run.events[2]["left-out"] == {}
-    sent = {client: MODEL in asked.content.array_records for client, (asked, _) in exchanges(run, 3, "train").items()}
+    sent = {client: MODEL in asked.content.array_records for client, (asked, _) in run.exchanges(3, "train").items()}
     assert sent == {"0": False, "1": False, "2": False, "3": True}
 
 
@@ -190,7 +180,7 @@ def test_all_values_negative_keeps_the_own_model(federate):
 
     run = federate(tamper=garbage, **{**ALL, "local-epochs": 8})
     own = uploaded(run, 3)["0"]
-    weights = exchanges(run, 3)["0"][1].content.metric_records[METRICS]["weights"]
+    weights = run.exchanges(3)["0"][1].content.metric_records[METRICS]["weights"]
     if weights[0] == 1.0:
         np.testing.assert_array_equal(run.state("0")["classifier"], own["classifier"])
     assert weights[0] > 0.5
@@ -202,7 +192,7 @@ def test_all_values_negative_keeps_the_own_model(federate):
 def test_a_client_is_sent_exactly_what_it_asked_for(federate):
     run = federate(**ALL, **{"num-clients": 7, "pfedsv.top-k": 2})
     for server_round in (2, 3):
-        before, now = exchanges(run, server_round - 1), exchanges(run, server_round)
+        before, now = run.exchanges(server_round - 1), run.exchanges(server_round)
         for client, (asked, _) in now.items():
             assert set(order_of(asked).sent) == set(judgement_of(before[client][1]).wishes)
             assert len(order_of(asked).sent) <= 2
@@ -212,7 +202,7 @@ def test_the_models_under_the_pseudonyms_are_those_of_the_right_clients(federate
     run = federate(**ALL)
     trained = uploaded(run, 2)
     told = run.events[1]["values"]
-    for client, (asked, _) in exchanges(run, 2).items():
+    for client, (asked, _) in run.exchanges(2).items():
         others = [name for name in told[client] if name != client]
         for model, other in zip(models_sent(asked).values(), others, strict=True):
             assert other != client
@@ -222,13 +212,13 @@ def test_the_models_under_the_pseudonyms_are_those_of_the_right_clients(federate
 
 def test_clients_cannot_match_their_pseudonyms(federate):
     run = federate(**ALL, **{"num-clients": 6})
-    rosters = {client: order_of(asked).roster for client, (asked, _) in exchanges(run, 3).items()}
+    rosters = {client: order_of(asked).roster for client, (asked, _) in run.exchanges(3).items()}
     everybody = [name for roster in rosters.values() for name in roster]
     assert len(everybody) == len(set(everybody)) == 6 * 5
     assert all(list(roster) == sorted(roster) for roster in rosters.values())
-    again = {client: order_of(asked).roster for client, (asked, _) in exchanges(run, 2).items()}
+    again = {client: order_of(asked).roster for client, (asked, _) in run.exchanges(2).items()}
     assert again == rosters  # a client knows the same ones in every round
-    for client, (asked, _) in exchanges(run, 3).items():
+    for client, (asked, _) in run.exchanges(3).items():
         text = json.dumps(dict(asked.content.config_records[ORDER]), default=str)
         assert not any(f'"{other}"' in text for other in rosters if other != client)
 
@@ -248,7 +238,7 @@ def test_nothing_is_sent_twice_in_the_same_version(federate):
     seen: dict[str, dict[str, int]] = {}  # client -> pseudonym -> version it must still have
     reused = 0
     for server_round in range(1, 11):
-        for client, (asked, answered) in exchanges(run, server_round).items():
+        for client, (asked, answered) in run.exchanges(server_round).items():
             order = order_of(asked)
             had = seen.get(client, {})
             for name, version in zip(order.sent, order.sent_versions, strict=True):
@@ -347,7 +337,7 @@ def test_a_single_client(federate):
 def alone(federate):
     """A run of one round; then client 0 can be sent a second message again, changed on its way."""
     run = federate(**{**ALL, "num-server-rounds": 1, "pfedsv.top-k": 2})
-    asked, _ = exchanges(run, 1)["0"]
+    asked, _ = run.exchanges(1)["0"]
 
     def ask(change) -> Message:
         records = RecordDict(
@@ -434,9 +424,9 @@ def test_a_train_order_that_continues_what_is_not_here(alone):
 def test_a_repeated_second_exchange_starts_from_the_same_memory(federate):
     """The memory of round 2 is that of round 1 plus round 2, however often round 2 is repeated."""
     run = federate(**{**ALL, "num-server-rounds": 2, "pfedsv.top-k": 2})
-    asked, answered = exchanges(run, 2)["0"]
+    asked, answered = run.exchanges(2)["0"]
     context = run.grid.contexts[2]
-    train, _ = exchanges(run, 2, "train")["0"]
+    train, _ = run.exchanges(2, "train")["0"]
     for _ in range(2):
         app(train, context)
         again = app(asked, context)
@@ -470,8 +460,8 @@ def test_the_server_can_be_restarted(federate):
     again = method.state_dict()
     assert json.loads(json.dumps({k: v for k, v in again.items() if k != "arrays"})) == saved
     assert all(np.array_equal(value, run.model[name]) for name, value in again["arrays"].items())
-    order = order_of(next(iter(exchanges(run, 10).values()))[0])
-    client = next(iter(exchanges(run, 10)))
+    order = order_of(next(iter(run.exchanges(10).values()))[0])
+    client = next(iter(run.exchanges(10)))
     assert tuple(method.roster(client)) == order.roster
 
 
@@ -496,12 +486,12 @@ def test_with_some_clients_in_a_round_the_extractor_is_sent_to_those_that_have_a
     run = federate(**{**SOME, "pfedsv.shared-extractor": True, "num-server-rounds": 6})
     before: set[str] = set()
     for server_round in range(1, 7):
-        asked = exchanges(run, server_round, "train")
+        asked = run.exchanges(server_round, "train")
         for client, (message, _) in asked.items():
             assert (MODEL in message.content.array_records) == (server_round > 1 and client not in before)
         before = set(asked)
-        latest = next(iter(exchanges(run, server_round).values()))[0].content.array_records[MODEL]
-        for message, _ in exchanges(run, server_round, "evaluate").values():
+        latest = next(iter(run.exchanges(server_round).values()))[0].content.array_records[MODEL]
+        for message, _ in run.exchanges(server_round, "evaluate").values():
             np.testing.assert_array_equal(
                 unpack(message.content.array_records[MODEL])["extractor"], unpack(latest)["extractor"]
             )
@@ -509,7 +499,7 @@ def test_with_some_clients_in_a_round_the_extractor_is_sent_to_those_that_have_a
 
 def test_who_was_alone_in_the_first_round_is_sent_models_in_the_next(federate):
     run = federate(**{**SOME, "fraction-train": 0.01, "num-server-rounds": 12})
-    first = next(iter(exchanges(run, 1)))
-    assert order_of(exchanges(run, 1)[first][0]).roster == ()
-    later = [exchanges(run, r)[first][0] for r in range(2, 13) if first in exchanges(run, r)]
+    first = next(iter(run.exchanges(1)))
+    assert order_of(run.exchanges(1)[first][0]).roster == ()
+    later = [run.exchanges(r)[first][0] for r in range(2, 13) if first in run.exchanges(r)]
     assert later and len(order_of(later[0]).sent) in (1, 2)

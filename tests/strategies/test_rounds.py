@@ -12,14 +12,24 @@ from server.app import initial_layout
 from strategies.federation import RunFailed
 from strategies.registry import METHODS, default_config, parse_config, section_of
 from wire.arrays import pack, unpack
-from wire.messages import METRICS, MODEL, ORDER, TRAIN, TRAIN_COALITIONS, TRAIN_FOMO, EvaluateOrder, TrainOrder
+from wire.messages import (
+    METRICS,
+    MODEL,
+    ORDER,
+    TRAIN,
+    TRAIN_COALITIONS,
+    TRAIN_FOMO,
+    TRAIN_RAYS,
+    EvaluateOrder,
+    TrainOrder,
+)
 
 CLIENTS = ["0", "1", "2", "3"]
 SHARING = [name for name in METHODS if name != "local"]
 
 
 def is_training(message: Message) -> bool:
-    return message.metadata.message_type in (TRAIN, TRAIN_FOMO, TRAIN_COALITIONS)
+    return message.metadata.message_type in (TRAIN, TRAIN_FOMO, TRAIN_COALITIONS, TRAIN_RAYS)
 
 
 def bad(client: str, kind: str, rounds=(1, 2)):

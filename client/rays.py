@@ -1,0 +1,71 @@
+"""SPO on the client: the losses of a hypernetwork's models on the own samples, and their gradients.
+
+The client sees models without knowing whose preferences they stand for. On training samples it answers with the gradient of
+each; on validation samples with all losses and the gradient of the best model, which is all that the server's search needs.
+"""
+
+import time
+
+import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+
+from client.participant import Participant
+from tasks.gradients import Rows, training_gradients, validation_gradient
+from tasks.models import WEIGHTS, Network
+from wire.checks import Refused, checked_parts
+from wire.messages import MODEL, RaysOrder, reply
+
+WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
+
+
+def losses_and_gradients(me: Participant, order: RaysOrder, records: RecordDict) -> RecordDict:
+    started = time.process_time()
+    network = me.network()
+    models = received_models(records, network, order.rows)
+    if order.steps:
+        number, (gradients, losses) = _on_training(me, order, network, models)
+    else:
+        validation = me.validation_samples()
+        if not len(validation):
+            raise Refused("this client has no validation sample to judge models by")
+        number, (gradients, losses) = (
+            len(validation),
+            validation_gradient(network, models, validation, me.train_samples()),
+        )
+        losses = np.nan_to_num(losses, nan=WORST, posinf=WORST)
+    metrics = {
+        "num-samples": number,
+        "loss": float(losses.mean() if order.steps else losses.min()),
+        "losses": losses.tolist(),
+        "steps": order.steps,
+        "cpu-seconds": time.process_time() - started,
+    }
+    return reply(metrics, gradients)
+
+
+def _on_training(
+    me: Participant, order: RaysOrder, network: Network, models: Rows
+) -> tuple[int, tuple[Rows, np.ndarray]]:
+    samples, attack, rate = me.train_samples(), me.attack(), order.step
+    start = models
+    if attack:
+        samples = attack.on_samples(samples)
+        if attack.starts_anew:
+            initial = me.network().dump(models)
+            start = {part: np.broadcast_to(initial[part], rows.shape) for part, rows in models.items()}
+    gradients, losses = training_gradients(
+        network, start, samples, steps=order.steps, rate=rate, most=order.samples, rng=me.rng("rays", order.round)
+    )
+    if attack:  # it spoils updates, and an update is -rate times the gradient
+        flat = {part: rows.ravel() for part, rows in models.items()}
+        honest = {part: flat[part] - rate * gradients[part].ravel() for part in flat}
+        sent = attack.on_update(flat, honest, order.round)
+        gradients = {part: ((flat[part] - sent[part]) / rate).reshape(models[part].shape) for part in flat}
+    return len(samples), (gradients, losses)
+
+
+def received_models(records: RecordDict, network: Network, rows: int) -> Rows:
+    """The models that came along, checked, a row each."""
+    if rows < 1:
+        raise Refused(f"{rows} models were sent; there must be one or more")
+    return checked_parts(records.array_records.get(MODEL, ArrayRecord()), network.like(WEIGHTS, rows=rows))
