@@ -111,3 +111,14 @@ def test_clients_reach_neither_the_control_port_nor_the_secrets_of_others(federa
     assert "ca.key" not in said and not any(line.isdecimal() for line in said.splitlines()), said
     code, said = federation.inside("client", "touch", "/somewhere")
     assert code != 0 and "Read-only" in said, said
+
+
+def test_the_health_of_a_client_is_that_of_its_connection(federation):
+    network, server = f"{federation.project}_fleet", federation.container("server")
+    federation.wait_until(lambda: federation.health("client") == "healthy", "a healthy client")
+    federation.docker("network", "disconnect", network, server)
+    try:
+        federation.wait_until(lambda: federation.health("client") == "unhealthy", "a client that knows it is cut off")
+    finally:
+        federation.docker("network", "connect", "--alias", "server", network, server)
+    federation.wait_until(lambda: federation.health("client") == "healthy", "a client that is connected again")
