@@ -142,7 +142,7 @@ def test_an_answer_that_cannot_be_used_counts_as_no_contribution_but_absence_doe
     def spoil(asked: Message, answered: Message, client: str) -> Message:
         if asked.metadata.message_type == "train" and client == "1":
             parts = unpack(answered.content.array_records[MODEL])
-            parts["classifier"][0] = np.nan
+            parts["classifier"] = np.full_like(parts["classifier"], np.nan)
             answered.content[MODEL] = pack(parts)
         if asked.metadata.message_type == "train" and client == "2":
             from flwr.app import Error
