@@ -19,7 +19,11 @@ MAY_IMPORT = {
     "server": {"strategies", "games", "tasks", "wire"},
     "cli": OURS - {"cli"},
 }
-FILES = {path.relative_to(ROOT).as_posix(): path for package in OURS for path in sorted((ROOT / package).rglob("*.py"))}
+FILES = {
+    path.relative_to(ROOT).as_posix(): path
+    for package in sorted(OURS)
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
 
 
 def imported(tree: ast.AST, package: str) -> set[str]:
