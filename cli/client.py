@@ -15,7 +15,8 @@ from typer.core import TyperCommand, TyperOption
 from cli.alone import run_alone
 from cli.keys import NAME
 from cli.tls import split_address
-from wire.config import ConfigError, Value
+from wire.attack import KINDS
+from wire.config import ConfigError, Value, choose
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ def device(options: dict[str, Any], key: Path) -> Device:
     for option in ("device", "threads"):
         if options[option] is not None:
             node[option] = options[option]
+    if options["attack"] is not None:
+        node["attack"] = choose("attack", options["attack"], list(KINDS))
     given = options["root_certificates"]
     authority = Path(given).expanduser().absolute() if given else _authority_beside(key)
     for path in (state, state / "flower"):
@@ -175,6 +178,7 @@ def command(**more: Any) -> TyperCommand:
             _option("state", "What it keeps: its state and its personal model. Default: clients/NAME.", metavar="DIR"),
             _option("device", "cpu, cuda, cuda:1 or mps on this machine. Default: the run's.", metavar="TEXT"),
             _option("threads", "Threads on this machine. Default: the run's.", type=click.IntRange(min=1), metavar="N"),
+            _option("attack", "For experiments: do this harm in every round, e.g. sign-flip.", metavar="KIND"),
             TyperOption(
                 param_decls=["--installed-code-only"],
                 is_flag=True,

@@ -31,6 +31,7 @@ NOTHING: dict[str, Any] = {
     "device": None,
     "threads": None,
     "root_certificates": None,
+    "attack": None,
     "installed_code_only": False,
 }
 
@@ -246,3 +247,14 @@ def test_a_clients_installation_says_what_it_cannot_do(
 def test_runs_are_submitted_from_this_machine_unless_one_says_otherwise() -> None:
     defaults = {option.name: option.default for option in server_command().params}
     assert defaults["control_host"] == "127.0.0.1"
+
+
+def test_harm_is_chosen_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_keys(tmp_path / "keys", ["0"])
+    key = tmp_path / "keys" / "clients" / "0"
+    options = NOTHING | {"root_certificates": str(tmp_path / "keys" / "ca.crt")}
+    assert "attack" not in device(options, key).node_config
+    assert device(options | {"attack": "sign-flip"}, key).node_config["attack"] == "sign-flip"
+    with pytest.raises(ConfigError, match="attack = 'sign-flop'.*sign-flip"):
+        device(options | {"attack": "sign-flop"}, key)
