@@ -3,9 +3,10 @@
     python benchmarks/deployment.py [--clients 4] [--rounds 5]
 
 A server and clients as processes on this machine, over gRPC with TLS and keys; LeNet-5 on the digits, one epoch. First as
-`coterie server` and `coterie client` start them, then as `flower-superlink` and `flower-supernode` do, whose executors ask for work
-every 0.1 s here and not every second, their default; the method on the server is the same. Rounds are counted from the second: training and evaluation of all clients. CPU seconds are
-those of all processes, of the server too; they depend less on what else the machine does.
+`coterie server` and `coterie client` start them, then as `flower-superlink` and `flower-supernode` do, whose executors ask for
+work every 0.1 s here and not every second, their default; the method on the server is the same. Rounds are counted from the
+second: training and evaluation of all clients. CPU seconds are those of all processes, of the server too; they depend less on
+what else the machine does.
 Memory is the proportional set size (PSS) of all processes of one client, added up: idle before the first message, and the
 largest while rounds were going on. PSS divides what clients share with each other on this machine, so it is given for the first
 client alone too, before the others were started.

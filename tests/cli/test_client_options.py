@@ -256,5 +256,5 @@ def test_harm_is_chosen_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     options = NOTHING | {"root_certificates": str(tmp_path / "keys" / "ca.crt")}
     assert "attack" not in device(options, key).node_config
     assert device(options | {"attack": "sign-flip"}, key).node_config["attack"] == "sign-flip"
-    with pytest.raises(ConfigError, match="attack = 'sign-flop'.*sign-flip"):
+    with pytest.raises(ConfigError, match=r"attack = 'sign-flop'.*sign-flip"):
         device(options | {"attack": "sign-flop"}, key)
