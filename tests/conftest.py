@@ -1,6 +1,7 @@
 """What many tests need: Flower's identity, one thread, and a whole federation inside this process."""
 
 import json
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ Tamper = Callable[[Message, Message, str], Message | None]  # (asked, answered, 
 @pytest.fixture(autouse=True, scope="session")
 def _quiet_machine() -> None:
     torch.set_num_threads(1)
+    # A shell makes its background jobs deaf to Ctrl-C, and the programs that tests start would be so, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 
 
