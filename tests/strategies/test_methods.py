@@ -218,7 +218,10 @@ def test_buffers_drop(federate):
 @pytest.mark.parametrize("strategy", METHODS)
 def test_learning(strategy, federate):
     """Every method learns, and a personal model of two labels is soon better than one of ten labels."""
-    run = federate(strategy=strategy, partition="pathological", num_server_rounds=4, local_epochs=3, learning_rate=0.1)
+    steps = {"spo.server-steps": 20, "spo.local-steps": 10}  # the other tests have fewer, to be quick
+    run = federate(
+        strategy=strategy, partition="pathological", num_server_rounds=4, local_epochs=3, learning_rate=0.1, **steps
+    )
     losses = [np.mean([client["loss"] for client in event["train"].values()]) for event in run.events]
     assert losses[-1] < losses[0]
     if "global" not in run.result["models"]:

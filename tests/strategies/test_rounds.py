@@ -367,11 +367,11 @@ def test_the_orders_are_those_of_the_round(federate):
 
 
 def test_workers_answer_with_an_error_when_a_client_fails(federate, monkeypatch):
-    import client.app
+    import client.training
 
     def broken(*_, **__):
         raise RuntimeError("no hands")
 
-    monkeypatch.setattr(client.app, "train_network", broken)
+    monkeypatch.setattr(client.training, "train_network", broken)
     with pytest.raises(RunFailed, match="RuntimeError: no hands"):
         federate(strategy="fedavg", model="linear", round_retries=0)
