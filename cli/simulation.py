@@ -41,6 +41,7 @@ class Workers:
         self.queue: deque[tuple[str, Message, Context]] = deque()
         self.done: deque[tuple[str, Message]] = deque()
         self.selector = selectors.DefaultSelector()
+        self.known: dict[Connection, dict[int, Context]] = {}  # the contexts that a worker has
 
     def submit(self, identifier: str, message: Message, context: Context) -> None:
         if not self.count:
@@ -94,10 +95,12 @@ class Workers:
         while self.idle and self.queue:
             connection = self.idle.pop()
             identifier, message, context = self.queue.popleft()
+            known = self.known.setdefault(connection, {})
             try:
-                connection.send((message, context))
+                connection.send((message, id(context), None if id(context) in known else context))
             except OSError:
                 raise RunFailed(DEAD_WORKER) from None
+            known[id(context)] = context  # kept, so that no other gets its id
             self.busy[connection] = identifier
 
 
@@ -109,10 +112,11 @@ def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()
+    contexts: dict[int, Context] = {}
     while True:
         try:
-            message, context = connection.recv()
-            connection.send(_answer(message, context))
+            message, key, context = connection.recv()
+            connection.send(_answer(message, contexts.setdefault(key, context)))
         except (EOFError, OSError):
             return
 

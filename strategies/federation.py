@@ -150,7 +150,8 @@ class Federation:
             if waiting:
                 if time.monotonic() > deadline:
                     break
-                time.sleep(getattr(self.grid, "poll_seconds", POLL_SECONDS))
+                if pause := getattr(self.grid, "poll_seconds", POLL_SECONDS):
+                    time.sleep(pause)
         return answered
 
 
