@@ -42,17 +42,21 @@ def train(me: Participant, order: CoalitionOrder, records: RecordDict) -> Record
     training = TrainOrder(order.round, ("+".join(WEIGHTS),), (order.epochs,), upload=parts)
     metrics, upload = train_and_upload(me, training, network)
     me.store.keep(order.round, network.dump())
-    uploads = [upload] if order.upload_own else []
+    uploads = [_copied(upload)] if order.upload_own else []
     if order.upload_own and len(validation := me.validation_samples()):
         metrics["validation-loss"] = usable_loss(network, validation)  # its error alone: nobody has to ask for it
     for row in rows:
         network.load(row)
         more, upload = train_and_upload(me, training, network)
-        uploads.append(upload)
+        uploads.append(_copied(upload))
         metrics |= {name: metrics[name] + more[name] for name in ("steps", "cpu-seconds")}
         metrics |= {name: more[name] for name in ("epsilon",) if name in more}
     stacked = {part: np.stack([one[part] for one in uploads]) for part in parts} if uploads else None
     return reply(metrics, stacked)
+
+
+def _copied(parts: Parts) -> Parts:
+    return {part: value.copy() for part, value in parts.items()}
 
 
 def own_model(me: Participant, order: CoalitionOrder, records: RecordDict, network: Network) -> Parts:

@@ -12,7 +12,7 @@ from wire.messages import TrainOrder
 
 
 def train_and_upload(me: Participant, order: TrainOrder, network: Network) -> tuple[dict[str, float], Parts]:
-    """Train `network` by the order; what is told of it, and what is sent of it."""
+    """Train `network` by the order; what is told of it, and what is sent of it, which may change with the network."""
     started = time.process_time()
     samples = me.train_samples()
     attack = me.attack()
@@ -22,7 +22,7 @@ def train_and_upload(me: Participant, order: TrainOrder, network: Network) -> tu
         if attack.starts_anew:
             network.load(me.network().dump())
     done, spent = local_training(me, order, network, samples)
-    upload = network.dump(order.upload)
+    upload = network.views(order.upload)
     if me.privacy.mode == "weights":
         upload = with_noise(me, upload, order.round)
     if attack:

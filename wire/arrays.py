@@ -71,7 +71,7 @@ def _joined(values: list[np.ndarray]) -> Array:
     first, dtype = values[0], _name(values[0].dtype)
     shape = (*first.shape[:-1], sum(value.shape[-1] for value in values))
     pieces = values if first.ndim == 1 or len(values) == 1 else [np.concatenate(values, axis=-1)]
-    data = b"".join([_header(dtype, shape), *(np.ascontiguousarray(piece).tobytes() for piece in pieces)])
+    data = b"".join([_header(dtype, shape), *[np.ascontiguousarray(piece).data for piece in pieces]])
     return Array(dtype=dtype, shape=shape, stype=SType.NUMPY, data=data)
 
 
