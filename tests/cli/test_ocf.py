@@ -50,7 +50,7 @@ def test_presets_say_how_many_samples_are_for_training():
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--task", "linear", "--input-shape", "4"),
+        ("--task", "linear", "--input-shape", "4", "--linear-groups", "1"),
         ("--task", "digits", "--partition", "iid", "--model", "linear", "--num-server-rounds", "2"),
     ],
     ids=["closed", "measured"],
