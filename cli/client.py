@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
+from cryptography.exceptions import UnsupportedAlgorithm
 from typer.core import TyperCommand, TyperOption
 
 from cli.alone import run_alone
@@ -40,6 +41,7 @@ def client_command(options: dict[str, Any]) -> None:
 
     key, lock = find_key(str(options["key"]))
     with lock:
+        check_key(key)
         keep_connected(device(options, key))
 
 
@@ -68,6 +70,19 @@ def find_key(text: str) -> tuple[Path, IO[bytes]]:
         f"key = {text!r}: {'every key there' if path.is_dir() else 'it'} is used by another client on this machine; "
         "every client needs a key of its own (`coterie keys`)"
     )
+
+
+def check_key(path: Path) -> None:
+    """A file that is no such key would only be noticed by the process that connects, again and again."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        usable = isinstance(load_ssh_private_key(path.read_bytes(), password=None), ec.EllipticCurvePrivateKey)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        usable = False
+    if not usable:
+        raise ConfigError(f"key = {str(path)!r}: not a client's key without a password; make one with `coterie keys`")
 
 
 def _lock(file: IO[bytes]) -> bool:

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.config import get_fused_config_from_fab
@@ -231,7 +232,8 @@ def run_node(
 
     signal.signal(signal.SIGTERM, stop)
     private = load_ssh_private_key(key.read_bytes(), password=None)
-    fleet = Fleet(server, authority.read_bytes(), private, say, home / "connected")  # type: ignore[arg-type]
+    assert isinstance(private, ec.EllipticCurvePrivateKey)  # the command looked at it before
+    fleet = Fleet(server, authority.read_bytes(), private, say, home / "connected")
     end = STOPPED
     try:
         ClientNode(fleet, Answers(parent, any_code), node_config, home).serve()

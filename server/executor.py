@@ -30,7 +30,7 @@ def main() -> None:
     try:
         if sys.platform != "linux":
             raise ImportError(f"processes cannot be forked safely on {sys.platform}")
-        from flwr.superlink.runtime import run_serverapp  # noqa: F401
+        from flwr.superlink.runtime import run_serverapp  # noqa: F401 - to see whether it is there
 
         import server.app  # noqa: F401 - warms this process up
     except (ImportError, AttributeError) as error:

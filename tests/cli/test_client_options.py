@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 
 from cli import keys as keys_module
-from cli.client import device, find_key, whose_data
+from cli.client import check_key, device, find_key, whose_data
 from cli.entry import main
 from cli.keys import make_keys, revoke_keys
 from cli.server import check_keys
@@ -258,3 +258,12 @@ def test_harm_is_chosen_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert device(options | {"attack": "sign-flip"}, key).node_config["attack"] == "sign-flip"
     with pytest.raises(ConfigError, match=r"attack = 'sign-flop'.*sign-flip"):
         device(options | {"attack": "sign-flop"}, key)
+
+
+def test_a_file_that_is_no_key_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    make_keys(tmp_path, ["0"])
+    check_key(tmp_path / "clients" / "0")
+    (tmp_path / "letter").write_text("Dear server")
+    for wrong in (tmp_path / "letter", tmp_path / "server.key", tmp_path / "clients" / "0.pub"):
+        with pytest.raises(ConfigError, match="not a client's key"):
+            check_key(wrong)
