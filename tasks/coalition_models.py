@@ -24,7 +24,7 @@ from tasks.models import Network
 from tasks.training import Samples, outputs
 
 Parts = Mapping[str, np.ndarray]
-CHUNK = 1_600_000  # numbers of a chunk's first layer: a few megabytes
+CHUNK = 500_000  # numbers of a chunk's first layer: two megabytes for every model
 BLOCK_BYTES = 256 * 2**20  # of mixed weights at a time
 MIXED_AT_ONCE = 8
 LARGEST_LOSS = 100.0  # of one sample: what a broken model gets instead of infinity
@@ -120,8 +120,10 @@ class CoalitionModels:
             )  # (models, samples, ...), channels last
             own.nan_to_num_()  # what overflowed must not spoil mixtures that have nothing of it: 0 * inf is NaN
             scores = np.empty(len(mixtures))
+            place = own.new_empty(MIXED_AT_ONCE, own[0].numel())  # used again: new memory costs more than the mixing
             for k in range(0, len(mixtures), MIXED_AT_ONCE):
-                together = coefficients[k : k + MIXED_AT_ONCE] @ own.flatten(1)
+                some = coefficients[k : k + MIXED_AT_ONCE]
+                together = torch.mm(some, own.flatten(1), out=place[: len(some)])
                 for j, hidden in enumerate(together.view(-1, *own.shape[1:])):
                     scores[k + j] = float(self._score(run_chain(hidden, folded[k + j]), where))
             return scores
