@@ -1,7 +1,7 @@
 """ShapleyFL's game: how fast, how exact, and how much it helps.
 
     python benchmarks/shapleyfl.py game        # the game of 10 clients on 2000 images of 3x32x32, CNN 16/32 with BatchNorm
-    python benchmarks/shapleyfl.py robustness  # a third of the clients bad: accuracy beside FedAvg and RFA, suspects found
+    python benchmarks/shapleyfl.py robustness --task fashion-mnist  # a third of the clients bad: accuracy, suspects
 
 `game` trains ten clients for one round, plays the game with `cc`, and measures some evaluations of a plain loop (average the
 parts, load, evaluate) before and after it. The authors' estimator, complementary contributions drawn with repetition and without
@@ -34,6 +34,7 @@ from tasks.training import Samples, Sgd, chosen_samples, evaluate, train
 
 AUTHORS = 950  # evaluations of their code in a round of ten clients
 CLIENTS = 10
+STRATEGIES = ("fedavg", "rfa", "afedsv-plus")
 
 
 def one_round(task: str, data_root: str, images: int) -> tuple[Any, list[dict[str, np.ndarray]], Samples]:
@@ -151,15 +152,14 @@ def errors_and_time(
     }
 
 
-SCENARIOS = {
-    "closed-set": {"attack.kind": "closed-set"},
-    "gradient-poison": {"attack.kind": "gradient-poison", "attack.strength": 300.0},
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "all honest": {"attack.kind": "none"},
+    "closed-set": {"attack.kind": "closed-set", "attack.fraction": 0.3},
+    "gradient-poison": {"attack.kind": "gradient-poison", "attack.fraction": 0.3, "attack.strength": 300.0},
 }
 
 
-def robustness(
-    task: str, data_root: str, partition: str, rounds: int, seed: int, strategies: list[str]
-) -> dict[str, Any]:
+def robustness(task: str, data_root: str, partition: str, rounds: int, seeds: list[int]) -> dict[str, Any]:
     """20 clients of whom 6 are bad, half of them in a round; mean test accuracy over clients, and who was found."""
     values = {
         "task": task,
@@ -173,26 +173,47 @@ def robustness(
         "num-server-rounds": rounds,
         "evaluate-every": rounds,
         "server-data": "500",
-        "attack.fraction": 0.3,
-        "seed": seed,
     }
     found: dict[str, Any] = {}
     for scenario, different in SCENARIOS.items():
-        for strategy in strategies:
-            config = prepare({**values, **different, "strategy": strategy})
-            with tempfile.TemporaryDirectory() as directory:
-                grid = SimulationGrid(Workers(0), config["num-clients"], config, directory)
-                started = time.process_time()
-                try:
-                    result = run(grid, config, Path(directory))
-                except RunFailed as failure:  # a model that was broken for good
-                    found[f"{scenario}, {strategy}"] = {"failed": str(failure)}
-                    continue
-            row = {"accuracy": result["mean-test-accuracy"]["global"], "CPU seconds": time.process_time() - started}
-            row |= {name: result["suspects"].get(name) for name in ("precision", "recall") if result["suspects"]}
-            found[f"{scenario}, {strategy}"] = row
-            print(f"{scenario}, {strategy}: {row}", flush=True)
+        results = [
+            {name: one_run({**values, **different, "seed": seed, "strategy": name}) for name in STRATEGIES}
+            for seed in seeds
+        ]
+        accuracies = {
+            name: [row[name]["mean-test-accuracy"]["global"] if row[name] else None for row in results]
+            for name in STRATEGIES
+        }
+        ours = accuracies["afedsv-plus"]
+        margins = {
+            name: [round(100 * (a - b), 1) if a and b else "failed" for a, b in zip(ours, theirs, strict=True)]
+            for name, theirs in accuracies.items()
+            if name != "afedsv-plus"
+        }
+        judged = [row["afedsv-plus"]["suspects"] for row in results if row["afedsv-plus"]]
+        bad = [set(one.get("bad-clients", [])) for one in judged]
+        suspects = [set(one["suspects"]) for one in judged]
+        hits = [len(named & truth) for named, truth in zip(suspects, bad, strict=True)]
+        alarms = [len(named - truth) for named, truth in zip(suspects, bad, strict=True)]
+        number = sum(map(len, bad))
+        found[scenario] = {
+            "accuracy": accuracies,
+            "points above": margins,
+            "bad clients found": f"{sum(hits)} of {number}",
+            "honest clients suspected": f"{sum(alarms)} of {20 * len(bad) - number}",
+        }
+        print(scenario, json.dumps(found[scenario]), flush=True)
     return found
+
+
+def one_run(values: dict[str, Any]) -> dict[str, Any]:
+    """Its result; {} if the model was broken for good."""
+    config = prepare(values)
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            return run(SimulationGrid(Workers(0), config["num-clients"], config, directory), config, Path(directory))
+        except RunFailed:
+            return {}
 
 
 def main() -> None:
@@ -204,16 +225,15 @@ def main() -> None:
     parser.add_argument("--plain", type=int, default=10, help="evaluations of the plain loop that are measured, twice")
     parser.add_argument("--budget", type=int, default=300, help="evaluations of cc")
     parser.add_argument("--exact", action="store_true", help="play the exact game too")
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--partition", default="iid")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--strategies", default="fedavg,rfa,afedsv-plus")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--partition", default="shards")
+    parser.add_argument("--seeds", default="1,2,3")
     a = parser.parse_args()
     torch.set_num_threads(1)
     if a.what == "game":
         figures = game(a.task, a.data_root, a.images, a.plain, a.budget, a.exact)
     else:
-        figures = robustness(a.task, a.data_root, a.partition, a.rounds, a.seed, a.strategies.split(","))
+        figures = robustness(a.task, a.data_root, a.partition, a.rounds, [int(seed) for seed in a.seeds.split(",")])
     print(json.dumps(figures, indent=2))
 
 

@@ -22,6 +22,7 @@ class FedSV(FedAvg):
     section = "shapleyfl"
     settings_class = ShapleyFLSettings
     needs_server_data = True
+    version = 2  # evidence of two kinds
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -32,14 +33,14 @@ class FedSV(FedAvg):
     def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
         clients, thetas = list(updates), [update.parts for update in updates.values()]
         found = self.game.play(self.model, thetas, derive_seed(self.config.seed, "shapley", server_round))
-        if found is not None:
-            self.evidence.observe(clients, found.values)
-        self.evidence.refuse([client for client, why in self.event["left-out"].items() if not is_absence(why)])
+        unusable = [client for client, why in self.event["left-out"].items() if not is_absence(why)]
+        labels = self.game.label_evidence(self.model, thetas)
+        self.evidence.learn(clients, found.values if found else None, labels, unusable)
         self.learn(clients, found.values if found else np.zeros(len(clients)))
         weights = self.averaging_weights(updates)
         self.model = self.model | average(thetas, weights)
         shares = dict(zip(clients, weights.tolist(), strict=True))
-        return {**about_game(clients, found, None), "contribution": dict(self.value), "weights": shares}
+        return {**about_game(clients, found, None, labels), "contribution": dict(self.value), "weights": shares}
 
     def learn(self, clients: list[str], values: np.ndarray) -> None:
         for client, value in zip(clients, values.tolist(), strict=True):

@@ -15,7 +15,9 @@ import torch
 from pydantic import Field
 
 from games.shapley import Estimate, estimate
+from strategies.evidence import label_evidence
 from strategies.federation import RunFailed
+from tasks.beliefs import beliefs
 from tasks.coalition_models import CoalitionModels
 from tasks.models import build_network
 from tasks.resolve import model_name, task_spec
@@ -90,6 +92,17 @@ class ServerGame:
             return run(utility)
         except ValueError as error:
             raise RunFailed(f"shapleyfl.budget = {budget}, shapleyfl.estimator = {method!r}: {error}") from None
+
+    def label_evidence(self, base: Parts, thetas: Sequence[Parts]) -> np.ndarray | None:
+        """Whether each model's labels suit the server's samples (strategies/evidence.py); None for regression."""
+        network, samples = self.models.network, self.models.samples
+        if samples.regression:
+            return None
+        found = []
+        for theta in [base, *thetas]:
+            network.load(base | theta)
+            found.append(beliefs(network, samples))
+        return np.array([label_evidence(found[0], after) for after in found[1:]])
 
 
 def mixture(coalition: frozenset[int], players: int, step: float) -> list[float]:

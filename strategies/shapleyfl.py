@@ -42,7 +42,7 @@ class ShapleyFLSettings(GameSettings):
     )
     clip: float = Field(10.0, ge=0.0, description="Longest update, in lengths of the round's median update; 0: any.")
     suspect_below: float = Field(
-        1.0, ge=0.0, description="A client is suspect this many deviations below the median client's Shapley value."
+        1.0, ge=0.0, description="A client is suspect whose score is this far below 0 (docs/shapleyfl.md)."
     )
 
 
@@ -51,6 +51,8 @@ class AFedSV(FedAvg):
     section = "shapleyfl"
     settings_class = ShapleyFLSettings
     needs_server_data = True
+    version = 2  # evidence of two kinds
+    redraws = False  # whether a draw of clients may be empty, and is then repeated
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -87,18 +89,17 @@ class AFedSV(FedAvg):
         seed = derive_seed(self.config.seed, "shapley", server_round)
         found = self.game.play(self.model, sent, seed, self.settings.step)
         scaled = normalise(found.values) if found else None
-        if found is not None:
-            self.evidence.observe(clients, found.values)
         if scaled is not None:
             self.learn(clients, scaled)
         unusable = [client for client, reason in self.event["left-out"].items() if not is_absence(reason)]
-        self.evidence.refuse(unusable)
+        labels = self.game.label_evidence(self.model, sent)
+        self.evidence.learn(clients, found.values if found else None, labels, unusable)
         self.learn(unusable, np.zeros(len(unusable)))
         factors = self.factors(clients, self.weights())
         thetas = shortened(self.model, sent, self.settings.clip)
         self.model = self.model | moved(self.model, thetas, factors, self.settings.step)
         return {
-            **about_game(clients, found, scaled),
+            **about_game(clients, found, scaled, labels),
             "contribution": dict(self.contribution),
             "probabilities": dict(self.probability),
             "weights": dict(zip(clients, factors.tolist(), strict=True)),
@@ -114,7 +115,9 @@ class AFedSV(FedAvg):
         """w_i / p_i of the clients that answered well."""
         everybody = list(self.probability)
         selected = [everybody.index(client) for client in clients]
-        return horvitz_thompson_weights([weights[c] for c in everybody], list(self.probability.values()), selected)
+        return horvitz_thompson_weights(
+            [weights[c] for c in everybody], list(self.probability.values()), selected, redrawn=self.redraws
+        )
 
     def judgement(self) -> dict[str, Any]:
         return self.evidence.judgement(self.settings.suspect_below)
@@ -134,6 +137,7 @@ class AFedSV(FedAvg):
 
 class AFedSVPlus(AFedSV):
     name = "afedsv-plus"
+    redraws = True
 
     def sample(self, server_round: int) -> list[str]:
         clients = self.federation.clients
@@ -149,11 +153,6 @@ class AFedSVPlus(AFedSV):
         self.probability = dict(zip(clients, probabilities.tolist(), strict=True))
         self.empty_draws = draw.empty_draws
         return [clients[i] for i in draw.selected]
-
-    def factors(self, clients: list[str], weights: Mapping[str, float]) -> np.ndarray:
-        """As above, times the chance of a draw that is not empty: empty draws are repeated."""
-        not_empty = 1 - float(np.prod([1 - p for p in self.probability.values()]))
-        return np.asarray(super().factors(clients, weights) * not_empty)
 
 
 def moved(base: Parts, thetas: list[Parts], factors: np.ndarray, step: float) -> Parts:
@@ -189,12 +188,16 @@ def _length(base: Parts, theta: Parts, parts: list[str]) -> float:
     return float(np.sqrt(sum(np.sum((theta[part].astype(np.float64) - base[part]) ** 2) for part in parts)))
 
 
-def about_game(clients: list[str], found: Estimate | None, scaled: np.ndarray | None) -> dict[str, Any]:
+def about_game(
+    clients: list[str], found: Estimate | None, scaled: np.ndarray | None, labels: np.ndarray | None
+) -> dict[str, Any]:
     """What the event line tells of the game."""
-    if found is None:
-        return {"estimator": None, "evaluations": 0}
-    event: dict[str, Any] = {"estimator": found.method, "evaluations": found.evaluations}
-    event["shapley"] = dict(zip(clients, found.values.tolist(), strict=True))
-    if scaled is not None:
-        event["normalised-shapley"] = dict(zip(clients, scaled.tolist(), strict=True))
+    event: dict[str, Any] = {
+        "estimator": found.method if found else None,
+        "evaluations": found.evaluations if found else 0,
+    }
+    told = {"shapley": found.values if found else None, "normalised-shapley": scaled, "label-evidence": labels}
+    for name, values in told.items():
+        if values is not None:
+            event[name] = dict(zip(clients, values.tolist(), strict=True))
     return event
