@@ -78,7 +78,7 @@ def test_wrong_labels_are_seen_however_few_a_client_has(labels):
         samples = Samples(x[1200:][own], (y[1200:][own] + shift) % 10)
         train(network, samples, Sgd(0.1, 32), epochs=10, rng=np.random.default_rng(2))
         found.append(label_evidence(before, beliefs(network, server)))
-    assert found[0] > 0 and found[1] < -4
+    assert found[0] > 4 and found[1] < -1
 
 
 def test_beliefs_are_class_means_of_log_odds_and_finite_for_a_broken_model():
