@@ -159,16 +159,11 @@ def _suspects(judged: Mapping[str, Any]) -> list[dict[str, Any]]:
     bad = judged.get("bad-clients")
     rates = [f"{name} {judged[name]:.2f}" for name in ("precision", "recall") if judged.get(name) is not None]
     rows = [
-        [
-            client,
-            f"{judged['scores'][client]:.1f}",
-            judged["by"][client],
-            "not known" if bad is None else "yes" if client in bad else "no",
-        ]
+        [client, f"{judged['scores'][client]:.1f}", "not known" if bad is None else "yes" if client in bad else "no"]
         for client in judged["suspects"]
     ]
     title = "; ".join([f"Suspects: score below {judged['score-below']:g}", *rates])
-    return [{"title": title, "head": ["client", "score", "found by its", "is it bad?"], "rows": rows}]
+    return [{"title": title, "head": ["client", "score", "is it bad?"], "rows": rows}]
 
 
 def _benefits(run_dir: Path) -> list[dict[str, Any]]:

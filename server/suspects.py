@@ -35,8 +35,7 @@ def known_bad_clients(attack: AttackSettings, clients: Sequence[str], seed: int)
 
 def in_words(found: Mapping[str, Any]) -> str:
     """One line for a terminal."""
-    named = [f"{client} by its {found['by'][client]}" for client in found["suspects"]]
-    text = f"suspects, with a score below {found['score-below']:g}: {', '.join(named) or 'none'}"
+    text = f"suspects, with a score below {found['score-below']:g}: {', '.join(found['suspects']) or 'none'}"
     if "bad-clients" not in found:
         return text
     rates = [f"{name} {found[name]:.2f}" for name in ("precision", "recall") if found[name] is not None]

@@ -1,22 +1,21 @@
-"""Who does harm, by what the server saw of the updates in all rounds. There are two kinds of evidence.
+"""Who does harm, by what the server saw of the updates in all rounds. Two things count against a client:
 
 Worth. In a round with Shapley values SV, a client is d_i = (SV_i - median) / (1.4826 median |SV - median|) deviations
 from the median client. This does not depend on how much is at stake in a round, nor, while less than half of its clients
 are bad, on them.
 
-Labels. With m_ck the mean log-odds that a client's model gives label k on the server's samples of class c, and e_ck its
-standard error, a model that learned label k from samples of class k believes in it most for these. For the labels that
-it answers more often than the model it started from, in proportion w_k to that,
+Labels. An honest client with few classes is often worth as little as one with wrong labels. But a model that learned
+label k from samples of class k gives it to these more often than to any others. With r_ck the share of the server's n_c
+samples of class c to which the client's model gives label k,
 
-    t_i = (0.25 + sum_k w_k (m_kk - m_ck)) / sqrt(sum_k w_k^2 (e_kk^2 + e_ck^2)),
+    t_i = sum_k w_k (r_kk - r_ck) / sqrt(sum_k w_k^2 v_k),    v_k = sum_{j in k, c} r_jk (1 - r_jk) / n_j + 1 / (2 n_j)^2,
 
-c being the other class for which it believes most in k, and 0.25 what honest clients with similar classes may lack. One
-with wrong labels is far below 0, however few classes it has; that its update is worth little need not show that,
-because honest clients with few classes are often worth as little.
+c being the other class that gets k most often, and w_k proportional to how much more often the model gives label k than
+the one it started from. It counts where it is below 0.
 
-Each round counts within [-5, 5]; a client whose answer cannot be used has -5. Its score by one kind of evidence is the
-mean over its rounds plus two standard errors, 2 / sqrt(rounds): what is left when the benefit of doubt is given. The
-lower of its scores counts; below -bound a client is suspect.
+Both are within [-5, 5] and are put together as (d + min(t, 0)) / sqrt(2) (Stouffer 1949); a client whose answer cannot be
+used has -5. Its score is the mean over its rounds plus two standard errors, 2 / sqrt(rounds): what is left when the
+benefit of doubt is given. A client with a score below -bound is suspect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,56 +24,46 @@ from typing import Any
 import numpy as np
 
 from strategies.federation import name_order
-from tasks.beliefs import Beliefs
+from tasks.answers import Answers
 
 FARTHEST = 5.0  # what one round can count
 TO_NORMAL = 1.4826  # standard deviations in the median distance of a normal variable
-TOLERANCE = 0.25  # of log-odds
 DOUBT = 2.0  # standard errors
-WORTH, LABELS = "worth", "labels"
 
 
 class Evidence:
     def __init__(self) -> None:
-        self.seen: dict[str, dict[str, tuple[float, int]]] = {WORTH: {}, LABELS: {}}  # sum and number of rounds
+        self.seen: dict[str, tuple[float, int]] = {}  # sum over rounds and their number
 
     def learn(
         self, clients: Sequence[str], worth: np.ndarray | None, labels: np.ndarray | None, unusable: Sequence[str] = ()
     ) -> None:
         """A round: Shapley values and label evidence of these clients, where known; others' answers were of no use."""
-        if worth is not None:
-            self._add(WORTH, clients, deviations(worth))
-        if labels is not None:
-            self._add(LABELS, clients, labels)
-        self._add(WORTH, unusable, np.full(len(unusable), -FARTHEST))
+        known = [] if worth is None else [deviations(worth)]
+        known += [] if labels is None else [np.minimum(labels, 0.0)]
+        if known:
+            limited = np.clip(known, -FARTHEST, FARTHEST)
+            self._add(clients, limited.sum(axis=0) / np.sqrt(len(limited)))
+        self._add(unusable, np.full(len(unusable), -FARTHEST))
 
-    def _add(self, kind: str, clients: Sequence[str], values: np.ndarray) -> None:
-        for client, value in zip(clients, np.clip(values, -FARTHEST, FARTHEST).tolist(), strict=True):
-            total, rounds = self.seen[kind].get(client, (0.0, 0))
-            self.seen[kind][client] = (total + value, rounds + 1)
+    def _add(self, clients: Sequence[str], values: np.ndarray) -> None:
+        for client, value in zip(clients, values.tolist(), strict=True):
+            total, rounds = self.seen.get(client, (0.0, 0))
+            self.seen[client] = (total + value, rounds + 1)
 
     def judgement(self, bound: float) -> dict[str, Any]:
-        """The suspects, by name, by which evidence, and everybody's score; {} before anybody was seen."""
-        found: dict[str, tuple[float, str]] = {}
-        for kind, seen in self.seen.items():
-            for client, (total, rounds) in seen.items():
-                score = (total / rounds + DOUBT / rounds**0.5, kind)
-                found[client] = min(found.get(client, score), score)
-        if not found:
+        """The suspects, by name, and everybody's score; {} before anybody was seen."""
+        if not self.seen:
             return {}
-        suspects = sorted((client for client, (score, _) in found.items() if score < -bound), key=name_order)
-        return {
-            "suspects": suspects,
-            "by": {client: found[client][1] for client in suspects},
-            "score-below": -bound,
-            "scores": {client: score for client, (score, _) in found.items()},
-        }
+        scores = {client: total / rounds + DOUBT / rounds**0.5 for client, (total, rounds) in self.seen.items()}
+        suspects = sorted((client for client, score in scores.items() if score < -bound), key=name_order)
+        return {"suspects": suspects, "score-below": -bound, "scores": scores}
 
-    def state_dict(self) -> dict[str, dict[str, list[float]]]:
-        return {kind: {client: list(entry) for client, entry in seen.items()} for kind, seen in self.seen.items()}
+    def state_dict(self) -> dict[str, list[float]]:
+        return {client: list(entry) for client, entry in self.seen.items()}
 
-    def load_state_dict(self, state: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-        self.seen = {kind: {name: (total, int(n)) for name, (total, n) in seen.items()} for kind, seen in state.items()}
+    def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
+        self.seen = {client: (total, int(rounds)) for client, (total, rounds) in state.items()}
 
 
 def deviations(values: np.ndarray) -> np.ndarray:
@@ -86,16 +75,16 @@ def deviations(values: np.ndarray) -> np.ndarray:
     return np.asarray(away / max(scale, rounding))
 
 
-def label_evidence(before: Beliefs, after: Beliefs) -> float:
+def label_evidence(before: Answers, after: Answers) -> float:
     """t of a client whose model went from `before` to `after`; 0 with fewer than two classes to compare."""
-    labels = len(after.calls)
+    labels = len(after.counts)
     if labels < 2:
         return 0.0
-    gains = np.maximum(after.calls - before.calls, 0.0)
+    gains = np.maximum((after.rates - before.rates).mean(axis=0), 0.0)
     shares = gains / gains.sum() if gains.any() else np.full(labels, 1 / labels)
-    rivals = after.mean.copy()
-    np.fill_diagonal(rivals, -np.inf)
-    label, rival = np.arange(labels), rivals.argmax(axis=0)
-    gaps = after.mean[label, label] - after.mean[rival, label]
-    variances = after.error[label, label] ** 2 + after.error[rival, label] ** 2
-    return float((shares @ gaps + TOLERANCE) / max(np.sqrt(shares**2 @ variances), 1e-12))
+    others = after.rates.copy()
+    np.fill_diagonal(others, -1.0)
+    own, rival = np.arange(labels), others.argmax(axis=0)
+    spread = after.rates * (1 - after.rates) / after.counts[:, None] + 1 / (2 * after.counts[:, None]) ** 2
+    gaps = after.rates[own, own] - after.rates[rival, own]
+    return float(shares @ gaps / np.sqrt(shares**2 @ (spread[own, own] + spread[rival, own])))

@@ -22,7 +22,6 @@ class FedSV(FedAvg):
     section = "shapleyfl"
     settings_class = ShapleyFLSettings
     needs_server_data = True
-    version = 2  # evidence of two kinds
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -17,7 +17,7 @@ from pydantic import Field
 from games.shapley import Estimate, estimate
 from strategies.evidence import label_evidence
 from strategies.federation import RunFailed
-from tasks.beliefs import beliefs
+from tasks.answers import answers
 from tasks.coalition_models import CoalitionModels
 from tasks.models import build_network
 from tasks.resolve import model_name, task_spec
@@ -101,7 +101,7 @@ class ServerGame:
         found = []
         for theta in [base, *thetas]:
             network.load(base | theta)
-            found.append(beliefs(network, samples))
+            found.append(answers(network, samples))
         return np.array([label_evidence(found[0], after) for after in found[1:]])
 
 

@@ -12,7 +12,8 @@ Where the paper is silent: a client's first SSV is 0.5. Equal values, or a singl
 whose answer cannot be used (NaN, a wrong shape) has NSV 0; one that did not answer keeps what it had. Running
 statistics are averaged with the same weights, normalised, because sum w/p is not 1. An update longer than `clip` times
 the median is shortened to that in the step, because even a small weight of a huge update is huge; in the game it is as it
-was sent, because shortened it would not show its harm.
+was sent, because shortened it would not show its harm. p comes from the weights before the round and w from those after
+it: a client that was drawn against the odds and then does well would move the model alone, so w/p is bounded.
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ from wire.arrays import Parts
 from wire.checks import Update, is_absence
 from wire.randomness import derive_seed, generator
 
+LARGEST_SHARE = 3.0  # of one client in a step, in shares of equal clients; of one that is always drawn: its weight
 FIRST = 0.5  # SSV of a client that never took part
 
 
@@ -51,7 +53,6 @@ class AFedSV(FedAvg):
     section = "shapleyfl"
     settings_class = ShapleyFLSettings
     needs_server_data = True
-    version = 2  # evidence of two kinds
     redraws = False  # whether a draw of clients may be empty, and is then repeated
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -112,12 +113,13 @@ class AFedSV(FedAvg):
             self.contribution[client] = beta * self.contribution[client] + (1 - beta) * value
 
     def factors(self, clients: list[str], weights: Mapping[str, float]) -> np.ndarray:
-        """w_i / p_i of the clients that answered well."""
+        """w_i / p_i of the clients that answered well, but none far above that of equal clients."""
         everybody = list(self.probability)
+        chances = np.array(list(self.probability.values()))
         selected = [everybody.index(client) for client in clients]
-        return horvitz_thompson_weights(
-            [weights[c] for c in everybody], list(self.probability.values()), selected, redrawn=self.redraws
-        )
+        own = np.array([weights[client] for client in everybody])
+        factors = horvitz_thompson_weights(own, chances, selected, redrawn=self.redraws)
+        return np.asarray(np.minimum(factors, np.maximum(own[selected], LARGEST_SHARE / chances.sum())))
 
     def judgement(self) -> dict[str, Any]:
         return self.evidence.judgement(self.settings.suspect_below)
