@@ -22,7 +22,7 @@ from wire.config import Settings
 
 
 class AFLSettings(Settings):
-    step: float = Field(0.1, ge=0.0, description="How far weights move towards clients with higher losses (gamma).")
+    step: float = Field(0.01, ge=0.0, description="How far weights move towards clients with higher losses (gamma).")
 
 
 class AFL(Fair):

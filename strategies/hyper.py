@@ -22,12 +22,14 @@ from wire.arrays import Parts
 from wire.config import Settings
 from wire.randomness import derive_seed
 
+STEPS = "Steps that it takes with what the clients of a round say."
+
 
 class HypernetworkSettings(Settings):
     hidden: int = Field(100, ge=1, description="Width of the hypernetwork.")
     layers: int = Field(2, ge=1, le=3, description="Its hidden layers.")
     chunk: int = Field(16384, ge=1, description="Most numbers that one of its heads makes at once.")
-    server_steps: int = Field(20, ge=1, description="Steps that it takes with what the clients of a round say.")
+    server_steps: int = Field(20, ge=1, description=STEPS)
     rate: float = Field(0.01, gt=0.0, description="Length of these steps.")
 
 

@@ -13,17 +13,24 @@ from typing import Any
 
 import numpy as np
 from flwr.app import RecordDict
+from pydantic import Field
 
-from strategies.hyper import HypernetworkMethod, HypernetworkSettings
+from strategies.hyper import STEPS, HypernetworkMethod, HypernetworkSettings
 from tasks.models import WEIGHTS
 from wire.arrays import Parts, pack
 from wire.checks import Update
 from wire.messages import EvaluateOrder, TrainOrder, content
 
 
+class PFedHNSettings(HypernetworkSettings):
+    server_steps: int = Field(
+        5, ge=1, description=STEPS
+    )  # more of them, and a model hardly differs from the client's own
+
+
 class PFedHN(HypernetworkMethod):
     name = "pfedhn"
-    settings_class = HypernetworkSettings
+    settings_class = PFedHNSettings
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

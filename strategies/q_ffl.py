@@ -23,7 +23,7 @@ from wire.config import Settings
 
 
 class QFFLSettings(Settings):
-    q: float = Field(1.0, ge=0.0, description="How much more clients with a higher loss count; 0: not at all.")
+    q: float = Field(0.1, ge=0.0, description="How much more clients with a higher loss count; 0: not at all.")
 
 
 class QFFL(Fair):

@@ -433,8 +433,20 @@ def test_without_q_it_is_fedavg_with_equal_weights(federate):
     for run in runs[1:]:
         np.testing.assert_allclose(run.model["classifier"], runs[0].model["classifier"], rtol=1e-5, atol=1e-7)
         assert run.events[-1]["weights"] == pytest.approx({client: 0.25 for client in CLIENTS})
-    moved = federate(strategy="afl", **EQUAL, num_server_rounds=3)
+    moved = federate(strategy="afl", **EQUAL, num_server_rounds=3, **{"afl.step": 0.1})
     assert not np.allclose(moved.model["classifier"], runs[0].model["classifier"], atol=1e-4)
+
+
+def test_the_worst_client_is_better_off(federate):
+    """Two clients want one thing, the third another. FedAvg serves the two; AFL makes all losses alike."""
+    settings = {**EQUAL, "num-clients": 3, "linear-samples": "600", "test-fraction": 0.5, "num_server_rounds": 30}
+    worst, spread = {}, {}
+    for strategy, more in (("fedavg", {}), ("q-ffl", {"q-ffl.q": 1.0}), ("afl", {})):
+        clients = federate(strategy=strategy, **settings, **more).result["models"]["personal"]["clients"].values()
+        losses = [client["loss"] for client in clients]
+        worst[strategy], spread[strategy] = max(losses), np.ptp(losses)
+    assert worst["afl"] < 0.95 * worst["fedavg"] and worst["q-ffl"] < worst["fedavg"]
+    assert spread["afl"] < 0.5 * spread["fedavg"] and spread["q-ffl"] < spread["fedavg"]
 
 
 def test_losses_of_zero_leave_the_model_where_it_is():
