@@ -246,7 +246,7 @@ PRESETS = {
     "spo-synthetic": Preset(
         title="SPO, section 5.1: linear regression, six clients in two groups",
         source=SPO_SOURCE,
-        strategies="local,fedavg,fedavg-ft,fedfomo,spo,ce",
+        strategies="local,fedavg,fedavg-ft,per-fedavg,pfedme,pfedhn,fedfomo,spo,ce",
         seeds="1,2,3",
         values={
             "task": "linear",
@@ -281,7 +281,7 @@ PRESETS = {
     "spo-adult": Preset(
         title="SPO on UCI Adult: people with a doctorate, and all others",
         source=SPO_SOURCE,
-        strategies="local,fedavg,fedprox,fedper,fedavg-ft,spo,ce",
+        strategies="local,fedavg,fedprox,fedavg-ft,per-fedavg,pfedme,pfedhn,afl,q-ffl,spo,ce",
         seeds="1,2,3",
         values={
             "task": "adult",
@@ -301,7 +301,7 @@ PRESETS = {
     "spo-cifar10": Preset(
         title="SPO on CIFAR-10: ten clients with two labels each",
         source=SPO_SOURCE,
-        strategies="local,fedavg,fedper,fedrep,fedfomo,spo,ce",
+        strategies="local,fedavg,fedper,fedrep,per-fedavg,lg-fedavg,pfedme,pfedhn,fedfomo,spo,ce",
         seeds="1,2,3",
         values={
             "task": "cifar10",
@@ -335,7 +335,7 @@ PRESETS = {
     "ce-heart": Preset(
         title="Collaboration equilibrium among four hospitals",
         source=SPO_SOURCE + ", whose hospitals are others",
-        strategies="local,fedavg,fedprox,fedper,spo,ce",
+        strategies="local,fedavg,fedprox,per-fedavg,pfedme,pfedhn,afl,spo,ce",
         seeds="1,2,3,4,5",
         values={
             "task": "heart",

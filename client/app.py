@@ -14,6 +14,8 @@ from client.store import OWN
 from client.training import train_and_upload
 from tasks.gradients import measure_statistics
 from tasks.models import Network
+from tasks.steps import Adapted, Moreau
+from tasks.training import PLAIN, Step
 from tasks.training import evaluate as evaluate_network
 from tasks.training import train as train_network
 from wire.checks import Refused
@@ -25,7 +27,9 @@ from wire.messages import (
     DeliverOrder,
     EvaluateOrder,
     Hello,
+    MetaOrder,
     MixOrder,
+    MoreauOrder,
     PersonalizeOrder,
     RaysOrder,
     TrainOrder,
@@ -48,12 +52,22 @@ def hello(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     me = Participant.of(context)
     order = TrainOrder.from_record(message.content.config_records[ORDER])
-    network = me.network()
-    kept = me.store.find(OWN, order.round)
-    if order.continues and (kept is None or kept.round != order.continues):
-        raise Refused(f"what this client kept in round {order.continues} is not here: send the whole model")
-    fill(network, {**(kept.arrays if kept else {}), **received_parts(message.content, network)})
-    return _train_and_reply(message, me, order, network, {})
+    return _train_and_reply(message, me, order, _start(message, me, order), {})
+
+
+@app.train("meta")
+def train_meta(message: Message, context: Context) -> Message:
+    me = Participant.of(context)
+    order = MetaOrder.from_record(message.content.config_records[ORDER])
+    return _train_and_reply(message, me, order, _start(message, me, order), {}, Adapted(order.alpha))
+
+
+@app.train("moreau")
+def train_moreau(message: Message, context: Context) -> Message:
+    me = Participant.of(context)
+    order = MoreauOrder.from_record(message.content.config_records[ORDER])
+    step = Moreau(order.pull, order.inner_steps, order.inner_rate)
+    return _train_and_reply(message, me, order, _start(message, me, order), {}, step)
 
 
 @app.train("fomo")
@@ -104,12 +118,27 @@ def train_personalize(message: Message, context: Context) -> Message:
     return Message(personalize(Participant.of(context), order, message.content), reply_to=message)
 
 
+def _start(message: Message, me: Participant, order: TrainOrder) -> Network:
+    """The model to train: the own parts, overwritten by those sent."""
+    network = me.network()
+    kept = me.store.find(OWN, order.round)
+    if order.continues and (kept is None or kept.round != order.continues):
+        raise Refused(f"what this client kept in round {order.continues} is not here: send the whole model")
+    fill(network, {**(kept.arrays if kept else {}), **received_parts(message.content, network)})
+    return network
+
+
 def _train_and_reply(
-    message: Message, me: Participant, order: TrainOrder, network: Network, more: dict[str, list[float]]
+    message: Message,
+    me: Participant,
+    order: TrainOrder,
+    network: Network,
+    more: dict[str, list[float]],
+    step: Step = PLAIN,
 ) -> Message:
-    metrics, upload = train_and_upload(me, order, network)
+    metrics, upload = train_and_upload(me, order, network, step)
     if order.keep:
-        me.store.keep(order.round, network.views(order.keep))
+        me.store.keep(order.round, network.views(order.keep) | step.personal())
     return Message(reply({**metrics, **more}, upload), reply_to=message)
 
 
@@ -119,7 +148,8 @@ def evaluate(message: Message, context: Context) -> Message:
     order = EvaluateOrder.from_record(message.content.config_records[ORDER])
     network = me.network()
     kept = me.store.find(OWN, order.round + 1)
-    fill(network, {**(kept.arrays if kept else {}), **received_parts(message.content, network)})
+    own = kept.arrays if kept else {}
+    fill(network, {**own, **received_parts(message.content, network)})
     samples = me.test_samples()
     metrics: dict[str, float] = {"num-samples": len(samples)}
     if order.measure:
@@ -127,11 +157,14 @@ def evaluate(message: Message, context: Context) -> Message:
     if len(samples) and "global" in order.kinds:
         metrics |= _prefixed("global", evaluate_network(network, samples))
     if "personal" in order.kinds:
+        if order.own:
+            fill(network, own)
         if order.fine_tune_epochs:
+            sgd = me.sgd(learning_rate=order.fine_tune_rate)
             train_network(
-                network, me.train_samples(), me.sgd(), epochs=order.fine_tune_epochs, rng=me.rng("tune", order.round)
+                network, me.train_samples(), sgd, epochs=order.fine_tune_epochs, rng=me.rng("tune", order.round)
             )
-        if len(samples) and "global" in order.kinds and not order.fine_tune_epochs:
+        if len(samples) and "global" in order.kinds and not order.fine_tune_epochs and not order.own:
             metrics |= {
                 name.replace("global", "personal"): value
                 for name, value in metrics.items()

@@ -113,9 +113,9 @@ class Participant:
             facts["group-norm"] = "true"
         self.store.save_model(network, facts)
 
-    def sgd(self, proximal_mu: float = 0.0) -> Sgd:
+    def sgd(self, proximal_mu: float = 0.0, learning_rate: float = 0.0) -> Sgd:
         c = self.config
-        return Sgd(c.learning_rate, c.batch_size, c.momentum, c.weight_decay, proximal_mu)
+        return Sgd(learning_rate or c.learning_rate, c.batch_size, c.momentum, c.weight_decay, proximal_mu)
 
 
 def received_parts(records: RecordDict, network: Network) -> Parts:

@@ -5,13 +5,15 @@ import time
 from client.participant import Participant
 from client.privacy import train_privately, with_noise
 from tasks.models import Network
-from tasks.training import Samples, Trained
+from tasks.training import PLAIN, Samples, Step, Trained, outputs, sample_loss
 from tasks.training import train as train_network
 from wire.arrays import Parts
 from wire.messages import TrainOrder
 
 
-def train_and_upload(me: Participant, order: TrainOrder, network: Network) -> tuple[dict[str, float], Parts]:
+def train_and_upload(
+    me: Participant, order: TrainOrder, network: Network, step: Step = PLAIN
+) -> tuple[dict[str, float], Parts]:
     """Train `network` by the order; what is told of it, and what is sent of it, which may change with the network."""
     started = time.process_time()
     samples = me.train_samples()
@@ -19,9 +21,10 @@ def train_and_upload(me: Participant, order: TrainOrder, network: Network) -> tu
     start: Parts = {}
     if attack:
         start, samples = network.dump(), attack.on_samples(samples)
-        if attack.starts_anew:
-            network.load(me.network().dump())
-    done, spent = local_training(me, order, network, samples)
+    told = {"start-loss": loss_of(network, samples)} if order.start_loss else {}
+    if attack and attack.starts_anew:
+        network.load(me.network().dump())
+    done, spent = local_training(me, order, network, samples, step)
     upload = network.views(order.upload)
     if me.privacy.mode == "weights":
         upload = with_noise(me, upload, order.round)
@@ -33,11 +36,16 @@ def train_and_upload(me: Participant, order: TrainOrder, network: Network) -> tu
         "steps": done.steps,
         "cpu-seconds": time.process_time() - started,
     }
-    return {**metrics, **spent}, upload
+    return {**metrics, **told, **spent}, upload
+
+
+def loss_of(network: Network, samples: Samples) -> float:
+    """The loss of the model as it is; 0 without a sample."""
+    return float(sample_loss(outputs(network, samples.x), samples.y)) if len(samples) else 0.0
 
 
 def local_training(
-    me: Participant, order: TrainOrder, network: Network, samples: Samples
+    me: Participant, order: TrainOrder, network: Network, samples: Samples, step: Step
 ) -> tuple[Trained, dict[str, float]]:
     """All phases of the order; also the privacy spent, where it is counted."""
     sgd = me.sgd(order.proximal_mu)
@@ -48,6 +56,6 @@ def local_training(
         return done, {"epsilon": epsilon}
     loss, steps = 0.0, 0
     for parts, epochs in phases:
-        done = train_network(network, samples, sgd, epochs=epochs, rng=rng, parts=parts)
+        done = train_network(network, samples, sgd, epochs=epochs, rng=rng, parts=parts, step=step)
         loss, steps = done.loss, steps + done.steps
     return Trained(loss, steps), {}

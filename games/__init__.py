@@ -2,5 +2,5 @@
 
 Pure functions over numpy arrays; randomness only from a generator that the caller passes in. One module per question:
 `shapley` (contributions), `coalitions` (all averages of a few models), `relevance` (pFedSV), `sampling` (ShapleyFL),
-`similarity` (pFedSim), `overlap` (overlapping coalitions) and `equilibrium` (collaboration equilibrium).
+`similarity` (pFedSim), `overlap` (overlapping coalitions), `equilibrium` (collaboration equilibrium) and `fairness` (AFL, q-FFL).
 """

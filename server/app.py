@@ -70,11 +70,12 @@ def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
             f"strategy = {config.strategy!r}: plays its game on validation data of the server's own, and server-data is empty; "
             "give a share of the task's test samples (server-data='0.2'), a number of them ('2000'), or a file"
         )
-    mode = checked["privacy.mode"]
-    if mode != "off" and not METHODS[config.strategy].private:
+    mode, method = checked["privacy.mode"], METHODS[config.strategy]
+    if mode not in ("off", *method.private):
+        others = " or ".join(f"'{other}'" for other in (*method.private, "off"))
         raise ConfigError(
-            f"privacy.mode = {mode!r}: strategy {config.strategy!r} asks for gradients of many models and has no private form; "
-            "use privacy.mode='off', or another strategy"
+            f"privacy.mode = {mode!r}: strategy {config.strategy!r} {method.not_private}; "
+            f"use privacy.mode={others}, or another strategy"
         )
     initial_layout(config, settings["privacy"])  # a model that does not fit the task, or a wrong file of the user's
     return checked

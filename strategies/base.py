@@ -42,7 +42,8 @@ class Method(Strategy):
     settings_class: ClassVar[type[Settings]] = NoSettings
     section: ClassVar[str | None] = None  # where its settings stand; None: under its name
     needs_server_data: ClassVar[bool] = False
-    private: ClassVar[bool] = True  # whether privacy.mode has a meaning for it
+    private: ClassVar[tuple[str, ...]] = ("dp-sgd", "weights")  # the values of privacy.mode that it can do
+    not_private: ClassVar[str] = ""  # why it cannot do the others
     train_type: ClassVar[str] = TRAIN
     evaluate_type: str = EVALUATE
     kinds: tuple[str, ...] = ("global", "personal")  # the kinds of model that are tested

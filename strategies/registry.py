@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from strategies.afl import AFL
 from strategies.base import Method
 from strategies.ce import CE
 from strategies.fedavg import FedAvg
@@ -13,10 +14,15 @@ from strategies.fedper import FedPer
 from strategies.fedprox import FedProx
 from strategies.fedrep import FedRep
 from strategies.fedsv import FedSV
+from strategies.lg_fedavg import LGFedAvg
 from strategies.local import Local
+from strategies.per_fedavg import PerFedAvg
+from strategies.pfedhn import PFedHN
+from strategies.pfedme import PFedMe
 from strategies.pfedocf import PFedOCF
 from strategies.pfedsim import PFedSim
 from strategies.pfedsv import PFedSV
+from strategies.q_ffl import QFFL
 from strategies.robust import RFA, Krum, Median, TrimmedMean
 from strategies.s_fedavg import SFedAvg
 from strategies.shapleyfl import AFedSV, AFedSVPlus
@@ -29,8 +35,8 @@ METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
         *(Local, FedAvg, FedAvgFt, FedProx, FedBN, FedPer, FedRep, FedFomo, PFedSim, PFedSV),
-        PFedOCF,
-        *(SPO, CE),
+        *(LGFedAvg, PerFedAvg, PFedMe, PFedHN, PFedOCF),
+        *(SPO, CE, AFL, QFFL),
         *(AFedSV, AFedSVPlus, FedSV, SFedAvg, RFA, Krum, Median, TrimmedMean),
     )
 }

@@ -18,28 +18,22 @@ from logging import WARNING
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 from pydantic import Field
 
 from games.equilibrium import collaborators_from_weights
-from games.preferences import Search, even
-from strategies.base import Method
+from games.preferences import Search
 from strategies.federation import RunFailed
-from strategies.game import server_device
-from tasks.hypernetwork import Diverged, Hypernetwork
-from tasks.models import WEIGHTS, build_network
-from tasks.resolve import model_name, task_spec
-from wire.arrays import Parts, pack
+from strategies.hyper import HypernetworkMethod, HypernetworkSettings
+from wire.arrays import pack
 from wire.checks import Update, check_rays
-from wire.config import Settings
 from wire.messages import TRAIN_RAYS, EvaluateOrder, RaysOrder, content
-from wire.randomness import derive_seed, generator
+from wire.randomness import generator
 
 
-class SPOSettings(Settings):
+class SPOSettings(HypernetworkSettings):
     rays: int = Field(16, ge=1, description="Preferences drawn in a round: as many models go to each client.")
     concentration: float = Field(
         0.2, gt=0.0, description="Of the Dirichlet distribution they come from; small: near single clients."
@@ -49,11 +43,6 @@ class SPOSettings(Settings):
     )
     step: float = Field(0.0, ge=0.0, description="Length of these steps (eta). 0: learning-rate.")
     samples: int = Field(64, ge=1, description="Most training samples in each of these steps.")
-    hidden: int = Field(100, ge=1, description="Width of the hypernetwork.")
-    layers: int = Field(2, ge=1, le=3, description="Its hidden layers.")
-    chunk: int = Field(16384, ge=1, description="Most numbers that one of its heads makes at once.")
-    server_steps: int = Field(20, ge=1, description="Steps that it takes with the gradients of a round.")
-    rate: float = Field(0.01, gt=0.0, description="Length of these steps.")
     search_steps: int = Field(20, ge=1, description="Most exchanges in which a client's preferences are searched.")
     threshold: float = Field(
         0.1, gt=0.0, le=1.0, description="Weight of a collaborator, as a share of the largest, from 0 to 1."
@@ -64,26 +53,22 @@ class SPOSettings(Settings):
     )
 
 
-class SPO(Method):
+class SPO(HypernetworkMethod):
     name = "spo"
     section = "spo"
     settings_class = SPOSettings
-    private = False
-    kinds = ("personal",)
+    private = ()
+    not_private = "asks for gradients of many models and has no private form"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.roster: list[str] = []  # who stands behind the preferences
-        self.hypernetwork: Hypernetwork | None = None
         self.rays = np.zeros((0, 0))  # of this round, (rays, clients)
         self.searches: dict[str, Search] = {}  # under way
         self.preferences: dict[str, np.ndarray] = {}  # d* of each client that was searched for
 
     def begin(self) -> None:
-        torch.set_num_threads(self.config.threads)  # the same numbers, whoever else works in this process
+        super().begin()
         hellos = self.federation.hellos
-        if not self.roster:
-            self.roster = self.federation.clients
         if len(self.roster) < 2:
             raise RunFailed(
                 f"strategy = {self.name!r}: needs two clients or more to find out who helps whom; there is one"
@@ -96,37 +81,8 @@ class SPO(Method):
             )
         if blind:
             log(WARNING, "without validation samples, these clients are taken to need nobody: %s", ", ".join(blind))
-        self.hyper()
-
-    def hyper(self) -> Hypernetwork:
-        if self.hypernetwork is None:
-            c, s = self.config, self.settings
-            spec = task_spec(c.task, c.classes, c.input_shape)
-            network = build_network(
-                model_name(spec, c.model),
-                spec.input_shape,
-                spec.num_outputs,
-                seed=derive_seed(c.seed, "model"),
-                buffers=c.buffers,
-                device=server_device(c.device),
-            )
-            seed = derive_seed(c.seed, "hypernetwork")
-            self.hypernetwork = Hypernetwork(
-                network, len(self.roster), hidden=s.hidden, layers=s.layers, chunk=s.chunk, seed=seed
-            )
-        return self.hypernetwork
 
     # A round of the hypernetwork.
-
-    def uploads(self) -> tuple[str, ...]:
-        return tuple(part for part in WEIGHTS if part in self.layout.parts)
-
-    def trainers(self) -> list[str]:
-        """Who joined late is not among those whose preferences the hypernetwork knows."""
-        here = [name for name in super().trainers() if name in self.roster]
-        if not here:
-            raise RunFailed("none of the clients that this run began with is there any more; start them again")
-        return here
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -164,14 +120,7 @@ class SPO(Method):
             losses += share * update.vectors["losses"]
             for part, gradient in update.parts.items():
                 total[part] += share[:, None].astype(np.float32) * gradient
-        s = self.settings
-        try:
-            left = self.hyper().follow(
-                self.rays, total, step=self.step(), rate=s.rate, steps=s.server_steps, weights=mass
-            )
-        except Diverged as error:
-            raise RunFailed(f"round {server_round}: {error}; {self.remedy()}") from None
-        self.model = self.model | self.made_for(even(range(len(self.roster)), len(self.roster)))
+        left = self.follow(server_round, self.rays, total, step=self.step(), weights=mass)
         return {"phase": "hypernetwork", "ray-loss": float(np.average(losses, weights=mass)), "way-left": left}
 
     def remedy(self) -> str:
@@ -187,10 +136,6 @@ class SPO(Method):
             if "finite" in str(error) and "diverged" not in str(error):  # nobody's numbers were: it is not the clients
                 raise RunFailed(f"{error}. Perhaps {self.remedy()}") from None
             raise
-
-    def made_for(self, preferences: np.ndarray) -> Parts:
-        """The model for these preferences."""
-        return {part: rows[0] for part, rows in self.hyper().models(preferences[None]).items()}
 
     # The search for each client's preferences.
 
@@ -259,10 +204,7 @@ class SPO(Method):
 
     def preference(self, client: str) -> np.ndarray:
         """d* of a client; before it is found, the client alone; all alike for one that joined late."""
-        number = len(self.roster)
-        if client in self.preferences:
-            return self.preferences[client]
-        return even([self.roster.index(client)] if client in self.roster else range(number), number)
+        return self.preferences[client] if client in self.preferences else self.corner(client)
 
     def collaborators(self, client: str) -> list[str]:
         chosen = collaborators_from_weights(
@@ -292,14 +234,9 @@ class SPO(Method):
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
-        state["arrays"]["hypernetwork"] = self.hyper().state()
-        found = {name: d.tolist() for name, d in self.preferences.items()}
-        state["values"] = {"roster": list(self.roster), "steps": self.hyper().taken, "preferences": found}
+        state["values"]["preferences"] = {name: d.tolist() for name, d in self.preferences.items()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        values = state["values"]
-        self.roster = list(values["roster"])
-        self.preferences = {name: np.array(d) for name, d in values["preferences"].items()}
-        self.hyper().load(np.asarray(state["arrays"]["hypernetwork"]), values["steps"])
+        self.preferences = {name: np.array(d) for name, d in state["values"]["preferences"].items()}

@@ -12,6 +12,7 @@ from tasks.models import NORMALISATION, WEIGHTS, Network
 from tasks.samples import Dataset
 
 EVALUATION_BATCH = 512
+Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def sample_loss(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     return functional.cross_entropy(outputs, y, reduction=reduction)
 
 
-def batches(samples: Samples, batch_size: int, order: Tensor) -> list[tuple[Tensor, Tensor]]:
+def batches(samples: Samples, batch_size: int, order: Tensor) -> list[Batch]:
     """Batches in the given order. A lone last sample joins the batch before it: BatchNorm cannot normalise one sample."""
     ends = _ends(len(order), batch_size)
     x, y = samples.x[order], samples.y[order]
@@ -74,10 +75,12 @@ def _ends(n: int, batch_size: int) -> list[int]:
     return ends[:-1] if ends and n - ends[-1] == 1 else ends
 
 
-class _FlatSgd:
+class FlatSgd:
     """SGD on the flat vectors of the trained parts: a step is a few vector operations, whatever the number of layers."""
 
     def __init__(self, network: Network, parts: Sequence[str], settings: Sgd) -> None:
+        self.network = network
+        self.parts = parts
         self.settings = settings
         self.weights = [network.parts[part] for part in parts]
         self.gradients = [torch.zeros_like(flat) for flat in self.weights]
@@ -89,9 +92,14 @@ class _FlatSgd:
                 parameter.grad = gradient[start : start + parameter.numel()].view(parameter.shape)
                 start += parameter.numel()
 
-    def zero_gradients(self) -> None:
+    def slope(self, batch: Batch) -> Tensor:
+        """Make the gradients those of the loss on a batch; that loss."""
         for gradient in self.gradients:
             gradient.zero_()
+        x, y = batch
+        loss = sample_loss(self.network(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     def step(self) -> None:
         s = self.settings
@@ -109,6 +117,25 @@ class _FlatSgd:
             weight.add_(gradient, alpha=-s.learning_rate)
 
 
+class Step:
+    """What is done with a batch: here, one step along its gradient. Other steps are in tasks/steps.py."""
+
+    batches = 1  # that it takes
+
+    def take(self, sgd: FlatSgd, batches: Sequence[Batch]) -> Tensor:
+        """Change the weights; the loss on the last of the batches."""
+        loss = sgd.slope(batches[0])
+        sgd.step()
+        return loss
+
+    def personal(self) -> dict[str, np.ndarray]:
+        """The parts of a model that is found on the way and is the client's own; most steps find none."""
+        return {}
+
+
+PLAIN = Step()
+
+
 def train(
     network: Network,
     samples: Samples,
@@ -117,6 +144,7 @@ def train(
     epochs: int,
     rng: np.random.Generator,
     parts: Sequence[str] = WEIGHTS,
+    step: Step = PLAIN,
 ) -> Trained:
     """`epochs` passes over `samples` that change only the named parts (and BatchNorm's running statistics)."""
     trained = [part for part in WEIGHTS if part in parts and part in network.parts]
@@ -131,20 +159,22 @@ def train(
         for module in network.modules():
             if isinstance(module, NORMALISATION):
                 module.eval()
-    sgd = _FlatSgd(network, trained, settings)
-    total, steps = torch.zeros((), device=samples.y.device), 0
+    sgd = FlatSgd(network, trained, settings)
+    total, seen, steps = torch.zeros((), device=samples.y.device), 0, 0
     for _ in range(epochs):
         order = torch.from_numpy(rng.permutation(len(samples))).to(samples.y.device)
-        for x, y in batches(samples, settings.batch_size, order):
-            sgd.zero_gradients()
-            loss = sample_loss(network(x), y)
-            loss.backward()  # type: ignore[no-untyped-call]
-            sgd.step()
-            total += loss.detach() * len(y)
-            steps += 1
+        for taken in _taken(batches(samples, settings.batch_size, order), step.batches):
+            count = len(taken[-1][1])
+            total += step.take(sgd, taken) * count
+            seen, steps = seen + count, steps + 1
     for parameter in network.parameters():
         parameter.grad = None
-    return Trained(loss=float(total) / (len(samples) * epochs), steps=steps)
+    return Trained(loss=float(total) / seen, steps=steps)
+
+
+def _taken(every: list[Batch], number: int) -> list[list[Batch]]:
+    """The batches of each step; those that the last one lacks are the first ones again."""
+    return [[every[(i + k) % len(every)] for k in range(number)] for i in range(0, len(every), number)]
 
 
 def outputs(network: Network, x: Tensor) -> Tensor:

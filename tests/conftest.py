@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from cli.run import prepare
 from cli.simulation import SimulationGrid, Workers
 from server.app import run
-from strategies.registry import METHODS, section_of
+from strategies.registry import METHODS
 from wire.arrays import unpack
 from wire.messages import MODEL
 
@@ -126,12 +126,15 @@ SMALL = {
     "round-timeout": 30.0,
     "join-timeout": 5.0,
 }
-SMALL_HYPERNETWORK = {
+QUICK = {
     "spo.hidden": 8,
     "spo.server-steps": 2,
     "spo.rays": 4,
     "spo.search-steps": 3,
     "spo.local-steps": 2,
+    "pfedhn.hidden": 8,
+    "pfedhn.server-steps": 2,
+    "pfedme.inner-steps": 2,
 }
 
 
@@ -148,9 +151,7 @@ def federate(tmp_path):
         given = {**SMALL, **{key.replace("_", "-"): value for key, value in values.items()}}
         if METHODS[given.get("strategy", "fedavg")].needs_server_data:
             given = {"server-data": "100", **given}
-        if section_of(given.get("strategy", "fedavg")) == "spo":
-            given = {**SMALL_HYPERNETWORK, **given}
-        config = prepare(given)
+        config = prepare({**QUICK, **given})
         pool = Workers(workers)
         try:
             grid = TamperedGrid(config, path, tamper, names, pool)

@@ -54,6 +54,13 @@ def check_update(reply: Message, layout: Layout, upload: tuple[str, ...]) -> Upd
     return Update(parts, _count(metrics, "num-samples"), metrics, vectors, size_in_bytes(records))
 
 
+def check_start_loss(update: Update) -> None:
+    """That the update tells the loss of the model that was sent."""
+    loss = update.metrics.get("start-loss")
+    if loss is None or loss < 0:
+        raise Refused(f"start-loss: expected a number that is not negative, got {loss!r}")
+
+
 def check_evaluation(reply: Message, kinds: tuple[str, ...]) -> dict[str, float]:
     """The metrics of an evaluation: `num-samples`, and a finite loss for every kind of model asked for."""
     metrics, _ = _metrics(_records(reply))

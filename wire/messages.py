@@ -3,6 +3,8 @@
     query.hello    who are you, how much data have you?       -> Hello
     train          TrainOrder and model parts                 -> model parts, metrics
     train.fomo     TrainOrder and models of others, unnamed   -> model parts, metrics, weights of the others
+    train.meta     MetaOrder and model parts                  -> model parts, metrics
+    train.moreau   MoreauOrder and model parts                -> model parts, metrics
     train.personalize   PersonalizeOrder and the models asked for, under pseudonyms   -> Judgement, metrics
     train.coalitions    CoalitionOrder and the models of the client's coalitions   -> these models trained, a row each
     train.rays     RaysOrder and models of a hypernetwork     -> their losses and gradients on the client's samples
@@ -26,7 +28,7 @@ from wire.arrays import pack
 HELLO, TRAIN, TRAIN_FOMO, EVALUATE = "query.hello", "train", "train.fomo", "evaluate"
 TRAIN_DELIVER, TRAIN_PERSONALIZE = "train.deliver", "train.personalize"
 TRAIN_COALITIONS, QUERY_ERRORS, EVALUATE_MIX = "train.coalitions", "query.errors", "evaluate.mix"
-TRAIN_RAYS = "train.rays"
+TRAIN_RAYS, TRAIN_META, TRAIN_MOREAU = "train.rays", "train.meta", "train.moreau"
 ORDER, MODEL, OTHERS, METRICS = "order", "model", "others", "metrics"
 
 
@@ -72,7 +74,8 @@ class TrainOrder(_Record):
     """Start from the own parts, overwritten by those sent; train; upload and keep the named parts.
 
     Phase k trains the parts `phase_parts[k]` (joined by '+') for `phase_epochs[k]` epochs. With `continues`, what is
-    not sent must be what the client kept in that round; it refuses if it has not.
+    not sent must be what the client kept in that round; it refuses if it has not. With `start_loss` the metrics tell that
+    of the model before training, on the training samples; 0 without any.
     """
 
     round: int
@@ -82,6 +85,27 @@ class TrainOrder(_Record):
     keep: tuple[str, ...] = ()
     proximal_mu: float = 0.0
     continues: int = 0
+    start_loss: bool = False
+
+
+@dataclass(frozen=True)
+class MetaOrder(TrainOrder):
+    """Train for what the model is after a step of length `alpha` on the client's own samples (Per-FedAvg)."""
+
+    alpha: float = 0.0
+
+
+@dataclass(frozen=True)
+class MoreauOrder(TrainOrder):
+    """Train a personal model that is pulled to the one that was sent, and that one towards it (pFedMe).
+
+    The personal model is found by `inner_steps` steps of length `inner_rate` on each batch. It takes the place of the trained
+    one among the parts that are kept.
+    """
+
+    pull: float = 0.0
+    inner_steps: int = 1
+    inner_rate: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -179,13 +203,16 @@ class RaysOrder(_Record):
 @dataclass(frozen=True)
 class EvaluateOrder(_Record):
     """Test the named kinds of model: `global` (the parts sent) and `personal` (those, completed by the own parts, then
-    fine-tuned for `fine_tune_epochs`). The personal model is written to the client's own directory. With `measure` the running
+    fine-tuned for `fine_tune_epochs`, at `fine_tune_rate` or, if that is 0, `learning-rate`). With `own` it is the own parts,
+    completed by those sent. The personal model is written to the client's own directory. With `measure` the running
     statistics are those of the client's own training samples: the model sent comes without any."""
 
     round: int
     kinds: tuple[str, ...]
     fine_tune_epochs: int = 0
     measure: bool = False
+    fine_tune_rate: float = 0.0
+    own: bool = False
 
 
 @functools.lru_cache(maxsize=8)

@@ -190,8 +190,7 @@ def test_wrong_settings(values, expected):
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", [name for name, method in METHODS.items() if method.private])
-@pytest.mark.parametrize("mode", ["dp-sgd", "weights"])
+@pytest.mark.parametrize(("strategy", "mode"), [(name, m) for name, method in METHODS.items() for m in method.private])
 def test_every_method_trains_with_privacy(strategy, mode, federate):
     run = federate(strategy=strategy, model="lenet5", **{"privacy.mode": mode, "num-server-rounds": 2})
     assert run.result["privacy"]["mode"] == mode
@@ -200,6 +199,25 @@ def test_every_method_trains_with_privacy(strategy, mode, federate):
         for told in event["train"].values():
             assert ("epsilon" in told) == (mode == "dp-sgd")
     assert run.result["privacy"]["guarantee"] == ("(epsilon, delta)" if mode == "dp-sgd" else "none")
+
+
+REFUSED = [(name, m) for name, method in METHODS.items() for m in ("dp-sgd", "weights") if m not in method.private]
+
+
+@pytest.mark.parametrize(("strategy", "mode"), REFUSED)
+def test_the_others_refuse_by_name_and_say_why(strategy, mode):
+    with pytest.raises(ConfigError) as caught:
+        checked_config({"strategy": strategy, "privacy.mode": mode})
+    text = str(caught.value)
+    assert text.startswith(
+        f"privacy.mode = '{mode}': strategy '{strategy}' {METHODS[strategy].not_private}; use privacy.mode="
+    )
+    assert METHODS[strategy].not_private and ("'weights' or 'off'" in text) == bool(METHODS[strategy].private)
+
+
+def test_who_refuses():
+    assert {name for name, mode in REFUSED if mode == "weights"} == {"spo", "ce"}
+    assert {name for name, mode in REFUSED if mode == "dp-sgd"} == {"spo", "ce", "per-fedavg", "pfedme", "afl", "q-ffl"}
 
 
 @pytest.mark.parametrize("buffers", ["average", "drop"])

@@ -103,6 +103,7 @@ def test_one_round_of_fedavg_by_hand(federate):
         ("fedper", ("extractor", "norm", "buffers", "counters")),
         ("fedrep", ("extractor", "norm", "buffers", "counters")),
         ("fedbn", ("extractor", "classifier")),
+        ("lg-fedavg", ("classifier",)),
         ("local", ()),
     ],
 )
@@ -131,7 +132,7 @@ def test_what_is_shared_and_what_stays(strategy, shared, federate):
         np.testing.assert_allclose(run.model[part], expected, rtol=1e-5, atol=0.5 if part == "counters" else 1e-6)
 
 
-@pytest.mark.parametrize("strategy", ["fedper", "fedrep", "fedbn", "local"])
+@pytest.mark.parametrize("strategy", ["fedper", "fedrep", "fedbn", "lg-fedavg", "local"])
 def test_the_personal_model_is_the_shared_parts_and_the_own_ones(strategy, federate):
     run = federate(strategy=strategy)
     assert set(run.result["models"]) == {"personal"}
@@ -218,7 +219,11 @@ def test_buffers_drop(federate):
 @pytest.mark.parametrize("strategy", METHODS)
 def test_learning(strategy, federate):
     """Every method learns, and a personal model of two labels is soon better than one of ten labels."""
-    steps = {"spo.server-steps": 20, "spo.local-steps": 10}  # the other tests have fewer, to be quick
+    steps = {
+        "spo.server-steps": 20,
+        "spo.local-steps": 10,
+        "pfedhn.server-steps": 20,
+    }  # the other tests have fewer, to be quick
     run = federate(
         strategy=strategy, partition="pathological", num_server_rounds=4, local_epochs=3, learning_rate=0.1, **steps
     )

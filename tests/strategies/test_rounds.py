@@ -19,6 +19,8 @@ from wire.messages import (
     TRAIN,
     TRAIN_COALITIONS,
     TRAIN_FOMO,
+    TRAIN_META,
+    TRAIN_MOREAU,
     TRAIN_RAYS,
     EvaluateOrder,
     TrainOrder,
@@ -29,7 +31,8 @@ SHARING = [name for name in METHODS if name != "local"]
 
 
 def is_training(message: Message) -> bool:
-    return message.metadata.message_type in (TRAIN, TRAIN_FOMO, TRAIN_COALITIONS, TRAIN_RAYS)
+    kinds = (TRAIN, TRAIN_FOMO, TRAIN_COALITIONS, TRAIN_RAYS, TRAIN_META, TRAIN_MOREAU)
+    return message.metadata.message_type in kinds
 
 
 def bad(client: str, kind: str, rounds=(1, 2)):
@@ -307,7 +310,7 @@ def test_numbers_too_large_for_a_mean_do_not_spoil_the_line(federate):
 # --- same seed, same result ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedper", "fedfomo", "fedavg-ft"])
+@pytest.mark.parametrize("strategy", ["fedavg", "fedper", "fedfomo", "fedavg-ft", "pfedme", "pfedhn", "afl"])
 def test_the_number_of_workers_does_not_matter(strategy, federate):
     settings = {"strategy": strategy, "fraction_train": 0.75, "num_clients": 5}
     runs = [federate(workers=workers, **settings) for workers in (0, 1, 2)]

@@ -1,0 +1,57 @@
+"""AFL (Mohri et al. 2019, arXiv:1902.00146): the model that does best for the worst mixture of clients.
+
+    min_w max_lambda  sum_i lambda_i F_i(w)        lambda on the simplex over clients
+
+    w      <- sum_i lambda_i w_i                    as FedAvg, with lambda in place of the shares of samples
+    lambda <- P(lambda + gamma F(w))                F at the model that was sent (games/fairness.py)
+
+Both from the lambda before the round. At first all clients have the same. In a round of some clients these share anew what
+they have together. Who joins late starts with nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from games.fairness import agnostic_weights, shares_of
+from strategies.fair import Fair
+from strategies.fedavg import average
+from wire.checks import Update
+from wire.config import Settings
+
+
+class AFLSettings(Settings):
+    step: float = Field(0.01, ge=0.0, description="How far weights move towards clients with higher losses (gamma).")
+
+
+class AFL(Fair):
+    name = "afl"
+    settings_class = AFLSettings
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.mixture: dict[str, float] = {}  # lambda
+
+    def begin(self) -> None:
+        if not self.mixture:
+            clients = self.federation.clients
+            self.mixture = {name: 1 / len(clients) for name in clients}
+
+    def weigh(self, updates: Mapping[str, Update]) -> dict[str, float]:
+        held = [self.mixture.get(name, 0.0) for name in updates]
+        shares = shares_of(held)
+        self.model = self.model | average([update.parts for update in updates.values()], shares)
+        losses = [update.metrics["start-loss"] for update in updates.values()]
+        new = agnostic_weights(held, losses, self.settings.step)
+        self.mixture |= dict(zip(updates, new.tolist(), strict=True))
+        return dict(zip(updates, shares.tolist(), strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        state["values"] = {"mixture": dict(self.mixture)}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.mixture = dict(state["values"]["mixture"])

@@ -1,0 +1,123 @@
+"""What SPO and pFedHN have in common: a hypernetwork on the server that makes the models (tasks/hypernetwork.py).
+
+It takes a point d of the simplex over clients. The corner e_i stands for client i alone, so the columns of the hypernetwork's
+first layer are vectors learned for the clients. It never leaves the server: a client sees models only.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from games.preferences import even
+from strategies.base import Method
+from strategies.federation import RunFailed
+from strategies.game import server_device
+from tasks.hypernetwork import Diverged, Hypernetwork
+from tasks.models import WEIGHTS, build_network
+from tasks.resolve import model_name, task_spec
+from wire.arrays import Parts
+from wire.config import Settings
+from wire.randomness import derive_seed
+
+STEPS = "Steps that it takes with what the clients of a round say."
+
+
+class HypernetworkSettings(Settings):
+    hidden: int = Field(100, ge=1, description="Width of the hypernetwork.")
+    layers: int = Field(2, ge=1, le=3, description="Its hidden layers.")
+    chunk: int = Field(16384, ge=1, description="Most numbers that one of its heads makes at once.")
+    server_steps: int = Field(20, ge=1, description=STEPS)
+    rate: float = Field(0.01, gt=0.0, description="Length of these steps.")
+
+
+class HypernetworkMethod(Method):
+    kinds = ("personal",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.roster: list[str] = []  # who stands behind the places of d
+        self.hypernetwork: Hypernetwork | None = None
+
+    def begin(self) -> None:
+        torch.set_num_threads(self.config.threads)  # the same numbers, whoever else works in this process
+        if not self.roster:
+            self.roster = self.federation.clients
+        self.hyper()
+
+    def hyper(self) -> Hypernetwork:
+        if self.hypernetwork is None:
+            c, s = self.config, self.settings
+            spec = task_spec(c.task, c.classes, c.input_shape)
+            network = build_network(
+                model_name(spec, c.model),
+                spec.input_shape,
+                spec.num_outputs,
+                seed=derive_seed(c.seed, "model"),
+                buffers=c.buffers,
+                group_norm=self.layout.group_norm,
+                device=server_device(c.device),
+            )
+            seed = derive_seed(c.seed, "hypernetwork")
+            self.hypernetwork = Hypernetwork(
+                network, len(self.roster), hidden=s.hidden, layers=s.layers, chunk=s.chunk, seed=seed
+            )
+        return self.hypernetwork
+
+    def uploads(self) -> tuple[str, ...]:
+        return tuple(part for part in WEIGHTS if part in self.layout.parts)
+
+    def trainers(self) -> list[str]:
+        """Who joined late has no place in d."""
+        here = [name for name in super().trainers() if name in self.roster]
+        if not here:
+            raise RunFailed("none of the clients that this run began with is there any more; start them again")
+        return here
+
+    def corner(self, client: str) -> np.ndarray:
+        """The client alone; all alike for one that joined late."""
+        number = len(self.roster)
+        return even([self.roster.index(client)] if client in self.roster else range(number), number)
+
+    def made_for(self, preferences: np.ndarray) -> Parts:
+        """The model for this point."""
+        return {part: rows[0] for part, rows in self.hyper().models(preferences[None]).items()}
+
+    def follow(
+        self,
+        server_round: int,
+        points: np.ndarray,
+        gradients: Mapping[str, np.ndarray],
+        *,
+        step: float,
+        weights: np.ndarray | None = None,
+    ) -> float:
+        """Move the models for these points by -step times the gradients; the share of the way that is left."""
+        s = self.settings
+        try:
+            left = self.hyper().follow(points, gradients, step=step, rate=s.rate, steps=s.server_steps, weights=weights)
+        except Diverged as error:
+            raise RunFailed(f"round {server_round}: {error}; {self.remedy()}") from None
+        self.model = self.model | self.made_for(even(range(len(self.roster)), len(self.roster)))
+        return left
+
+    def remedy(self) -> str:
+        """What to do when the hypernetwork's numbers became infinite."""
+        return (
+            f"the hypernetwork diverged: lower learning-rate, or {self.section or self.name}.rate = {self.settings.rate:g}. "
+            "The state of the last good round is in the checkpoint"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        state["arrays"]["hypernetwork"] = self.hyper().state()
+        state["values"] = {"roster": list(self.roster), "steps": self.hyper().taken}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        values = state["values"]
+        self.roster = list(values["roster"])
+        self.hyper().load(np.asarray(state["arrays"]["hypernetwork"]), values["steps"])

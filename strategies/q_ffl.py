@@ -1,0 +1,50 @@
+"""q-FFL by q-FedAvg (Li et al. 2020, arXiv:1905.10497): the higher a client's loss, the more it counts.
+
+    min_w  sum_i F_i(w)^(q+1) / (q+1)
+
+    Delta_i = F_i^q L (w - w_i),   h_i = q F_i^(q-1) |L (w - w_i)|^2 + L F_i^q,   w <- w - sum_i Delta_i / sum_i h_i
+
+with L = 1 / learning-rate and F_i at the model w that was sent (games/fairness.py). q = 0 is FedAvg in which all clients
+count the same; the larger q, the nearer to AFL. Running statistics are averaged with the shares of Delta's factors.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from pydantic import Field
+
+from games.fairness import q_fair_steps
+from strategies.fair import Fair
+from strategies.fedavg import average
+from tasks.models import WEIGHTS
+from wire.arrays import Parts
+from wire.checks import Update
+from wire.config import Settings
+
+
+class QFFLSettings(Settings):
+    q: float = Field(0.1, ge=0.0, description="How much more clients with a higher loss count; 0: not at all.")
+
+
+class QFFL(Fair):
+    name = "q-ffl"
+    settings_class = QFFLSettings
+
+    def weigh(self, updates: Mapping[str, Update]) -> dict[str, float]:
+        models = [update.parts for update in updates.values()]
+        losses = [update.metrics["start-loss"] for update in updates.values()]
+        away = [distance(self.model, model) for model in models]
+        steps = q_fair_steps(losses, away, q=self.settings.q, lipschitz=1 / self.config.learning_rate)
+        if steps.any():
+            mean, total = average(models, steps), steps.sum()
+            for part in [part for part in WEIGHTS if part in mean]:
+                before = self.model[part].astype(np.float64)
+                mean[part] = (before + total * (mean[part] - before)).astype(np.float32)
+            self.model = self.model | mean
+        return dict(zip(updates, steps.tolist(), strict=True))
+
+
+def distance(one: Parts, other: Parts) -> float:
+    """|one - other|, over the weights of the latter."""
+    squares = [np.sum((one[part].astype(np.float64) - other[part]) ** 2) for part in WEIGHTS if part in other]
+    return float(np.sqrt(sum(squares)))
