@@ -30,7 +30,7 @@ from wire.arrays import Parts, pack
 from wire.checks import Update, check_update
 from wire.messages import TRAIN, EvaluateOrder, TrainOrder, content
 
-MOST_PARTS = 256  # coalitions that one client is asked about when the axioms are checked
+MOST_PARTS = 64  # coalitions that one client is asked about when the axioms are checked
 ROWS_AT_ONCE = 64
 
 
