@@ -1,6 +1,6 @@
 """`coterie compare`: several methods and seeds on the same data, one table; or a preset, one table per cell."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from cli.presets import PRESETS, Preset
 from cli.run import default_workers, prepare, simulate
 from cli.simulation import Workers
 from client.participant import pick_device
+from server.pictures import compared_curves
+from server.report import encoded, read_run, write_page
 from server.rundir import new_run_dir, write_json
 from strategies.registry import METHODS
 from wire.config import ConfigError, Value, choose
@@ -69,16 +71,51 @@ def compare_command(
         base / "comparison.json",
         {"task": tasks if preset else tasks[""], "seeds": numbers, "rows": rows if preset else rows[""]},
     )
-    for cell, task in tasks.items():
-        paper = _paper_column(preset, task, cell) if preset else {}
-        where = task if cell in ("", task) else f"{task}, {cell}"
-        Console().print(comparison_table(rows[cell], where, numbers, paper, preset))
+    tables = [
+        comparison_table(rows[cell], cell, task, numbers, _paper_column(preset, task, cell) if preset else {}, preset)
+        for cell, task in tasks.items()
+    ]
+    for table in tables:
+        Console().print(printed(table))
     if preset and preset.communication:
         folders = {(cell, name): base / cell / f"{name}-seed{seed}" for cell, name, seed, _ in runs}
         figures = communication(folders)
         write_json(base / "communication.json", figures)
         Console().print(communication_table(figures))
+    write_page(
+        base,
+        title=preset.title if preset else f"{', '.join(names)} on {tasks['']}",
+        about=f"{len(runs)} runs: {len(names)} methods, seeds {', '.join(map(str, numbers))}",
+        finished=True,
+        tables=tables,
+        pictures=_curves(base, cells, names, numbers, tables),
+        settings=sorted(_common(config for *_, config in runs).items()),
+    )
     console.print(f"run directory: {base}", highlight=False, soft_wrap=True)
+
+
+def _curves(
+    base: Path, cells: Iterable[str], names: Sequence[str], seeds: Sequence[int], tables: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, str]]:
+    """A picture for each cell, of runs that were evaluated more than once."""
+    pictures = []
+    for cell, table in zip(cells, tables, strict=True):
+        key = f"personal.{table['metric']}"
+        lines = {name: [_means_by_round(base / cell / f"{name}-seed{seed}", key) for seed in seeds] for name in names}
+        if any(len(seed) > 1 for line in lines.values() for seed in line):
+            title = "Over the rounds" + (f": {cell}" if cell else "")
+            pictures.append((title, encoded(compared_curves(lines, table["metric"]))))
+    return pictures
+
+
+def _means_by_round(run_dir: Path, key: str) -> dict[int, float]:
+    return {event["round"]: event["mean"][key] for event in read_run(run_dir)[1] if "mean" in event}
+
+
+def _common(configs: Iterable[Mapping[str, Value]]) -> dict[str, Value]:
+    """The settings that all runs have alike."""
+    first, *others = configs
+    return {key: value for key, value in first.items() if all(other[key] == value for other in others)}
 
 
 def parse_list(key: str, text: str) -> list[str]:
@@ -141,16 +178,18 @@ def _paper_column(preset: Preset, task: str, cell: str) -> dict[str, float]:
 
 def comparison_table(
     rows: Sequence[Mapping[str, Any]],
-    where: str,
+    cell: str,
+    task: str,
     seeds: Sequence[int],
     paper: Mapping[str, float],
     preset: Preset | None,
-) -> Table:
+) -> dict[str, Any]:
+    """The table of one cell: title, head, rows of text, and what it is compared by."""
     wanted = preset.metric.removesuffix("-weighted") if preset else "accuracy"
     metric = wanted if any(f"personal.{wanted}" in row for row in rows) else "loss"
     scale = 1 if metric == "loss" else 100
+    where = task if cell in ("", task) else f"{task}, {cell}"
     seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± std over seeds {', '.join(map(str, seeds))}"
-    table = Table(title=f"Test {metric} on {where}, {seed_text}")
     columns = {
         f"personal.{metric}": "personal",
         f"personal.{metric}-weighted": "by samples",
@@ -159,27 +198,33 @@ def comparison_table(
     }
     correlations = sorted({key for row in rows for key in row if key.endswith("-overlap-correlation")})
     rates = [key for key in ("suspects-precision", "suspects-recall") if any(key in row for row in rows)]
-    if preset and not paper:
-        table.caption = preset.source
-    for title in [
-        "strategy",
-        *columns.values(),
-        *[f"{key.split('-')[0]} ~ overlap" for key in correlations],
-        *[key.split("-")[1] for key in rates],
-    ]:
-        table.add_column(title, justify="left" if title == "strategy" else "right")
+    head = ["strategy", *columns.values(), *[f"{key.split('-')[0]} ~ overlap" for key in correlations]]
+    head += [key.split("-")[1] for key in rates]
     if paper:
-        table.add_column(
-            "paper (by samples)" if preset and preset.metric.endswith("weighted") else "paper", justify="right"
-        )
-        table.caption = f"paper: {preset.source if preset else ''}"
-    table.add_column("seconds", justify="right")
+        head.append("paper (by samples)" if preset and preset.metric.endswith("weighted") else "paper")
+    texts = []
     for row in rows:
         cells = [_cell(row.get(key), scale, len(seeds)) for key in columns]
         cells += [_cell(row.get(key), 1, len(seeds)) for key in [*correlations, *rates]]
         cells += [f"{paper[row['strategy']]:.2f}" if row["strategy"] in paper else "-"] if paper else []
-        table.add_row(row["strategy"], *cells, f"{row['seconds']:.1f}")
-    return table
+        texts.append([row["strategy"], *cells, f"{row['seconds']:.1f}"])
+    source = preset.source if preset else ""
+    return {
+        "title": f"Test {metric} on {where}, {seed_text}",
+        "head": [*head, "seconds"],
+        "rows": texts,
+        "caption": f"paper: {source}" if paper else source,
+        "metric": metric,
+    }
+
+
+def printed(table: Mapping[str, Any]) -> Table:
+    shown = Table(title=table["title"], caption=table["caption"] or None)
+    for name in table["head"]:
+        shown.add_column(name, justify="left" if name == "strategy" else "right")
+    for row in table["rows"]:
+        shown.add_row(*row)
+    return shown
 
 
 def _cell(value: Mapping[str, float] | None, scale: int, seeds: int) -> str:

@@ -59,6 +59,31 @@ def curves(events: Sequence[Mapping[str, Any]]) -> bytes:
     return png(figure)
 
 
+def compared_curves(lines: Mapping[str, Sequence[Mapping[int, float]]], metric: str) -> bytes:
+    """Methods over the rounds: name -> round -> mean over clients, for each seed. A line is the mean over seeds, a band one
+    standard deviation on both sides."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for i, (name, seeds) in enumerate(lines.items()):
+        rounds = sorted(set.intersection(*[set(seed) for seed in seeds]))
+        values = np.array([[seed[r] for r in rounds] for seed in seeds])  # (seeds, rounds)
+        colour, line = f"C{i % 10}", "-" if i < 10 else "--"
+        axes.plot(rounds, values.mean(axis=0), color=colour, linestyle=line, marker=".", label=name)
+        if len(seeds) > 1:
+            spread = values.std(axis=0, ddof=1)
+            low, high = values.mean(axis=0) - spread, values.mean(axis=0) + spread
+            axes.fill_between(rounds, low, high, color=colour, alpha=0.12, lw=0)
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"test {metric}, personal models")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return png(figure)
+
+
 def contributions(events: Sequence[Mapping[str, Any]], bad: Sequence[str]) -> bytes:
     """What each client was worth over the rounds; those known to be bad in red."""
     from matplotlib.figure import Figure

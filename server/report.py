@@ -44,6 +44,7 @@ PAGE = """<!doctype html>
 <tr>{% for cell in row %}<td{% if table.text_last and loop.last %} class="text"{% endif %}>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}
 </table></div>
+{% if table.caption %}<p class="about">{{ table.caption }}</p>{% endif %}
 {% endfor %}
 {% for name, data in pictures %}
 <h2>{{ name }}</h2>
@@ -64,16 +65,16 @@ def write_report(run_dir: Path) -> Path:
     if not tested:
         raise ConfigError(f"{run_dir}: no round of this run was evaluated, so there is nothing to report yet")
     last = tested[-1]
-    pictures = [("Over the rounds", _encoded(curves(tested)))]
+    pictures = [("Over the rounds", encoded(curves(tested)))]
     for path in sorted([*run_dir.glob("*.png"), *run_dir.glob("*.svg")]):
-        pictures.append((path.stem.replace("-", " "), _encoded(path.read_bytes(), path.suffix)))
+        pictures.append((path.stem.replace("-", " "), encoded(path.read_bytes(), path.suffix)))
     judged = _read_suspects(run_dir)
     valued = [event for event in events if "contribution" in event]
     if valued:
-        pictures.append(("Contributions", _encoded(contributions(valued, judged.get("bad-clients", [])))))
+        pictures.append(("Contributions", encoded(contributions(valued, judged.get("bad-clients", [])))))
     clients = sum(1 for _ in last["evaluate"])
-    page = Environment(autoescape=True).from_string(PAGE)
-    text = page.render(
+    return write_page(
+        run_dir,
         title=f"{config['strategy']} on {config['task']}",
         about=f"{len(events)} of {config['num-server-rounds']} rounds, {clients} clients tested, seed {config['seed']}",
         finished=(run_dir / "result.json").exists(),
@@ -88,8 +89,12 @@ def write_report(run_dir: Path) -> Path:
         pictures=pictures,
         settings=sorted(config.items()),
     )
-    path = run_dir / "report.html"
-    write_atomically(path, text.encode())
+
+
+def write_page(directory: Path, **content: Any) -> Path:
+    """`report.html` with this title, text, tables, pictures and settings."""
+    path = directory / "report.html"
+    write_atomically(path, Environment(autoescape=True).from_string(PAGE).render(content).encode())
     return path
 
 
@@ -102,7 +107,7 @@ def read_run(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return config, [json.loads(line) for line in lines]
 
 
-def _encoded(picture: bytes, suffix: str = ".png") -> str:
+def encoded(picture: bytes, suffix: str = ".png") -> str:
     kind = "svg+xml" if suffix == ".svg" else "png"
     return f"image/{kind};base64,{base64.b64encode(picture).decode()}"
 

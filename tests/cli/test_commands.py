@@ -153,7 +153,7 @@ def test_settings_of_a_method(coterie, tmp_path):
 def test_compare(coterie, tmp_path):
     code, out, err = coterie("compare", "--strategies", "local,fedavg", "--seeds", "1,2", *QUICK, "--run-dir", "c")
     assert code == 0, err
-    assert {path.name for path in (tmp_path / "c").iterdir()} == {"comparison.json"} | {
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"comparison.json", "report.html"} | {
         f"{s}-seed{n}" for s in ("local", "fedavg") for n in (1, 2)
     }
     assert "Test accuracy on digits, mean ± std over seeds 1, 2" in out
@@ -170,6 +170,9 @@ def test_compare(coterie, tmp_path):
         assert row["personal.worst-accuracy"]["mean"] == pytest.approx(np.mean(worst))
         assert f"{100 * np.mean(values):.2f} ± " in out
     assert "global.accuracy" in table["rows"][1] and "global.accuracy" not in table["rows"][0]
+    report = (tmp_path / "c" / "report.html").read_text()
+    assert "Test accuracy on digits, mean ± std over seeds 1, 2" in report and "<code>seed</code>" not in report
+    assert report.count("<img") == 1 and f"<td>{100 * np.mean(values):.2f} ± " in report
     local = next(line for line in out.splitlines() if "local" in line)
     assert re.search(r"│\s+-\s+│", local)  # no global model
 
@@ -177,6 +180,7 @@ def test_compare(coterie, tmp_path):
 def test_compare_one_seed_and_a_regression(coterie, tmp_path):
     code, out, _ = coterie("compare", "--strategies", "fedavg", "--task", "synthetic-linear", *QUICK, "--run-dir", "c")
     assert code == 0 and "Test loss on synthetic-linear, seed 1" in out and "±" not in out
+    assert "Test loss on synthetic-linear, seed 1" in (tmp_path / "c" / "report.html").read_text()
     row = json.loads((tmp_path / "c" / "comparison.json").read_text())["rows"][0]
     result = json.loads((tmp_path / "c" / "fedavg-seed1" / "result.json").read_text())
     assert row["personal.worst-loss"]["mean"] == max(
