@@ -22,6 +22,7 @@ from strategies.registry import METHODS
 from wire.config import ConfigError, Value, choose
 
 DEFAULT_STRATEGIES, DEFAULT_SEEDS = "local,fedavg,fedper", "1"
+WIDEST = 200  # columns of a table that goes to a file
 Run = tuple[str, str, int, dict[str, Value]]  # cell, strategy, seed, configuration
 
 
@@ -75,8 +76,11 @@ def compare_command(
         comparison_table(rows[cell], cell, task, numbers, _paper_column(preset, task, cell) if preset else {}, preset)
         for cell, task in tasks.items()
     ]
+    terminal = Console()
+    if not terminal.is_terminal:
+        terminal.width = WIDEST
     for table in tables:
-        Console().print(printed(table))
+        terminal.print(printed(table))
     if preset and preset.communication:
         folders = {(cell, name): base / cell / f"{name}-seed{seed}" for cell, name, seed, _ in runs}
         figures = communication(folders)
@@ -221,7 +225,8 @@ def comparison_table(
 def printed(table: Mapping[str, Any]) -> Table:
     shown = Table(title=table["title"], caption=table["caption"] or None)
     for name in table["head"]:
-        shown.add_column(name, justify="left" if name == "strategy" else "right")
+        first = name == "strategy"
+        shown.add_column(name, justify="left" if first else "right", no_wrap=first, overflow="fold")
     for row in table["rows"]:
         shown.add_row(*row)
     return shown
