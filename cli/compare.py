@@ -18,6 +18,7 @@ from client.participant import pick_device
 from server.pictures import compared_curves
 from server.report import encoded, read_run, write_page
 from server.rundir import new_run_dir, write_json
+from strategies.federation import RunFailed
 from strategies.registry import METHODS
 from wire.config import ConfigError, Value, choose
 
@@ -67,6 +68,9 @@ def compare_command(
         rows = {cell: summarise(names, _all_of(cell, runs, base, pool, console)) for cell in cells}
     finally:
         pool.close()
+    failures = [row["failed"] for cell in rows.values() for row in cell if "seconds" not in row]
+    if len(failures) == len(cells) * len(names):
+        raise RunFailed(f"no run came to its end. The first one: {next(iter(failures[0].values()))}")
     tasks = {cell: str(config["task"]) for cell, _, _, config in runs}
     write_json(
         base / "comparison.json",
@@ -141,16 +145,27 @@ def _all_of(cell: str, runs: Sequence[Run], base: Path, pool: Workers, console: 
     for _, name, seed, config in (run for run in runs if run[0] == cell):
         run_dir = new_run_dir({**config, "run-dir": str(base / cell / f"{name}-seed{seed}")})
         title = f"{name}, seed {seed}" + (f", {cell}" if cell else "")
-        results.append(simulate({**config, "run-dir": str(run_dir)}, run_dir, pool, console, title))
+        try:
+            results.append(simulate({**config, "run-dir": str(run_dir)}, run_dir, pool, console, title))
+        except RunFailed as failure:  # what a method comes to is the question: the others go on
+            console.print(f"{title}: failed: {failure}", style="red", highlight=False, soft_wrap=True)
+            results.append({"strategy": name, "seed": seed, "failed": str(failure)})
     return results
 
 
 def summarise(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Mean and standard deviation over seeds, a row for each method."""
+    """Mean and standard deviation over the seeds that came to an end, a row for each method; and why the others did not."""
     rows = []
     for name in names:
-        mine = [result for result in results if result["strategy"] == name]
-        row: dict[str, Any] = {"strategy": name, "seconds": float(np.mean([result["seconds"] for result in mine]))}
+        every = [result for result in results if result["strategy"] == name]
+        mine = [result for result in every if "failed" not in result]
+        row: dict[str, Any] = {"strategy": name}
+        if len(mine) < len(every):
+            row["failed"] = {str(result["seed"]): result["failed"] for result in every if "failed" in result}
+        rows.append(row)
+        if not mine:
+            continue
+        row["seconds"] = float(np.mean([result["seconds"] for result in mine]))
         for kind, metrics in mine[0]["models"].items():
             for metric in metrics["mean"]:
                 row[f"{kind}.{metric}"] = _spread([result["models"][kind]["mean"][metric] for result in mine])
@@ -164,7 +179,6 @@ def summarise(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> lis
             known = [result["suspects"][rate] for result in mine if result["suspects"].get(rate) is not None]
             if known:
                 row[f"suspects-{rate}"] = _spread(known)
-        rows.append(row)
     return rows
 
 
@@ -211,7 +225,13 @@ def comparison_table(
         cells = [_cell(row.get(key), scale, len(seeds)) for key in columns]
         cells += [_cell(row.get(key), 1, len(seeds)) for key in [*correlations, *rates]]
         cells += [f"{paper[row['strategy']]:.2f}" if row["strategy"] in paper else "-"] if paper else []
-        texts.append([row["strategy"], *cells, f"{row['seconds']:.1f}"])
+        if "failed" in row:
+            cells[0] = (
+                f"{len(row['failed'])} of {len(seeds)} failed"
+                if "seconds" not in row
+                else f"{cells[0]} ({len(row['failed'])} failed)"
+            )
+        texts.append([row["strategy"], *cells, f"{row['seconds']:.1f}" if "seconds" in row else "-"])
     source = preset.source if preset else ""
     return {
         "title": f"Test {metric} on {where}, {seed_text}",

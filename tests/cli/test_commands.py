@@ -188,6 +188,17 @@ def test_compare_one_seed_and_a_regression(coterie, tmp_path):
     )
 
 
+def test_compare_goes_on_when_a_run_fails(coterie, tmp_path):
+    useless = ("--set", "attack.kind=nan", "--set", "attack.fraction=1.0")  # clients of `local` send nothing
+    code, out, err = coterie("compare", "--strategies", "fedavg,local", *QUICK, *useless, "--run-dir", "c")
+    assert code == 0 and "1 of 1 failed" in out and "fedavg, seed 1: failed: round 1: 0 of" in err
+    broken, whole = json.loads((tmp_path / "c" / "comparison.json").read_text())["rows"]
+    assert "quorum" in broken["failed"]["1"] and "personal.accuracy" in whole and "failed" not in whole
+    assert "1 of 1 failed" in (tmp_path / "c" / "report.html").read_text()
+    code, _, err = coterie("compare", "--strategies", "fedavg,fedprox", *QUICK, *useless, "--run-dir", "d")
+    assert code == 2 and "no run came to its end. The first one: round 1: 0 of" in err
+
+
 def test_compare_is_the_same_as_run(coterie, tmp_path):
     assert coterie("compare", "--strategies", "local,fedper", "--seeds", "3", *QUICK, "--run-dir", "c")[0] == 0
     assert coterie("run", "--strategy", "fedper", "--seed", "3", *QUICK, "--run-dir", "r")[0] == 0
