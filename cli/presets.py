@@ -189,8 +189,8 @@ PRESETS = {
         },
         cells={
             "all-honest": {},
-            "one-random": {"attack.kind": "random-gradient", "attack.clients": "2", "attack.strength": 5.0},
-            "two-random": {"attack.kind": "random-gradient", "attack.clients": "2,3", "attack.strength": 5.0},
+            "one-random": {"attack.kind": "random-gradient", "attack.clients": "0", "attack.strength": 200.0},
+            "two-random": {"attack.kind": "random-gradient", "attack.clients": "0,2", "attack.strength": 200.0},
         },
         quick={"num-server-rounds": 20},
         metric="balanced-accuracy",
