@@ -105,11 +105,13 @@ def compare_command(
 def _curves(
     base: Path, cells: Iterable[str], names: Sequence[str], seeds: Sequence[int], tables: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
-    """A picture for each cell, of runs that were evaluated more than once."""
+    """A picture for each cell, of runs that came to an end and were evaluated more than once."""
     pictures = []
     for cell, table in zip(cells, tables, strict=True):
         key = f"personal.{table['metric']}"
-        lines = {name: [_means_by_round(base / cell / f"{name}-seed{seed}", key) for seed in seeds] for name in names}
+        folders = {name: [base / cell / f"{name}-seed{seed}" for seed in seeds] for name in names}
+        ended = {name: [path for path in mine if (path / "result.json").exists()] for name, mine in folders.items()}
+        lines = {name: [_means_by_round(path, key) for path in mine] for name, mine in ended.items() if mine}
         if any(len(seed) > 1 for line in lines.values() for seed in line):
             title = "Over the rounds" + (f": {cell}" if cell else "")
             pictures.append((title, encoded(compared_curves(lines, table["metric"]))))

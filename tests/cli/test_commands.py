@@ -195,6 +195,7 @@ def test_compare_goes_on_when_a_run_fails(coterie, tmp_path):
     broken, whole = json.loads((tmp_path / "c" / "comparison.json").read_text())["rows"]
     assert "quorum" in broken["failed"]["1"] and "personal.accuracy" in whole and "failed" not in whole
     assert "1 of 1 failed" in (tmp_path / "c" / "report.html").read_text()
+    assert not (tmp_path / "c" / "fedavg-seed1" / "result.json").exists()  # by which the curves leave it out
     code, _, err = coterie("compare", "--strategies", "fedavg,fedprox", *QUICK, *useless, "--run-dir", "d")
     assert code == 2 and "no run came to its end. The first one: round 1: 0 of" in err
 
