@@ -87,7 +87,7 @@ def compare_command(
         terminal.print(printed(table))
     if preset and preset.communication:
         folders = {(cell, name): base / cell / f"{name}-seed{seed}" for cell, name, seed, _ in runs}
-        figures = communication(folders)
+        figures = communication({which: path for which, path in folders.items() if _ended(path)})
         write_json(base / "communication.json", figures)
         Console().print(communication_table(figures))
     write_page(
@@ -110,12 +110,17 @@ def _curves(
     for cell, table in zip(cells, tables, strict=True):
         key = f"personal.{table['metric']}"
         folders = {name: [base / cell / f"{name}-seed{seed}" for seed in seeds] for name in names}
-        ended = {name: [path for path in mine if (path / "result.json").exists()] for name, mine in folders.items()}
+        ended = {name: [path for path in mine if _ended(path)] for name, mine in folders.items()}
         lines = {name: [_means_by_round(path, key) for path in mine] for name, mine in ended.items() if mine}
         if any(len(seed) > 1 for line in lines.values() for seed in line):
             title = "Over the rounds" + (f": {cell}" if cell else "")
             pictures.append((title, encoded(compared_curves(lines, table["metric"]))))
     return pictures
+
+
+def _ended(run_dir: Path) -> bool:
+    """Whether the run came to its end."""
+    return (run_dir / "result.json").exists()
 
 
 def _means_by_round(run_dir: Path, key: str) -> dict[int, float]:

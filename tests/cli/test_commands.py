@@ -200,6 +200,15 @@ def test_compare_goes_on_when_a_run_fails(coterie, tmp_path):
     assert code == 2 and "no run came to its end. The first one: round 1: 0 of" in err
 
 
+def test_what_travels_is_told_of_runs_that_ended(coterie, tmp_path):
+    useless = ("--set", "attack.kind=nan", "--set", "attack.fraction=1.0")
+    preset = ("--preset", "pfedsv-communication", "--quick", "--task", "digits", "--test-fraction", "0.2")
+    code, out, err = coterie("compare", *preset, "--strategies", "fedavg,local", *QUICK, *useless, "--run-dir", "c")
+    assert code == 0, err
+    told = json.loads((tmp_path / "c" / "communication.json").read_text())
+    assert told and not [row for row in told if row["method"].startswith("fedavg")] and "failed" in out
+
+
 def test_compare_is_the_same_as_run(coterie, tmp_path):
     assert coterie("compare", "--strategies", "local,fedper", "--seeds", "3", *QUICK, "--run-dir", "c")[0] == 0
     assert coterie("run", "--strategy", "fedper", "--seed", "3", *QUICK, "--run-dir", "r")[0] == 0
