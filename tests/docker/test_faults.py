@@ -34,7 +34,8 @@ def long_run(federation, request):
 
 
 def state_of(federation, name):
-    code, said = federation.inside("client", "sh", "-c", f"cat /state/{name}/flower/node-id; ls /state/{name}/state")
+    files = f"cat /state/{name}/flower/node-id; ls /state/{name}/state/*.safetensors"  # not `previous`, of round 2 on
+    code, said = federation.inside("client", "sh", "-c", files)
     assert code == 0, said
     return said
 
