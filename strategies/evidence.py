@@ -1,19 +1,16 @@
 """Who does harm, by what the server saw of the updates in all rounds. Two things count against a client:
 
-Worth. In a round with Shapley values SV, a client is d_i = (SV_i - median) / (1.4826 median |SV - median|) deviations
-from the median client. This does not depend on how much is at stake in a round, nor, while less than half of its clients
-are bad, on them.
+Worth. In a round with Shapley values SV, a client is d_i = (SV_i - median) / s deviations from the median client, where
+s = 1.4826 median |SV - median|. This does not depend on how much is at stake in a round, nor, while less than half of
+its clients are bad, on them.
 
-Labels. An honest client with few classes is often worth as little as one with wrong labels. But a model that learned
-label k from samples of class k gives it to these more often than to any others. With r_ck the share of the server's n_c
-samples of class c to which the client's model gives label k,
+Explanation. An honest client with few classes is often worth as little as one with wrong labels. But its update is one
+that right labels lead to. Let e_i be the share of the update that they explain (tasks/explained.py). A client is
+z_i = (e_i - upper quartile) / s deviations from those whose updates are explained best, with s as above but within
+[0.05, 0.15]: clients that all are explained well do not differ, and bad ones cannot stretch the scale. It counts where
+it is below 0.
 
-    t_i = sum_k w_k (r_kk - r_ck) / sqrt(sum_k w_k^2 v_k),    v_k = sum_{j in k, c} r_jk (1 - r_jk) / n_j + 1 / (2 n_j)^2,
-
-c being the other class that gets k most often, and w_k proportional to how much more often the model gives label k than
-the one it started from. It counts where it is below 0.
-
-Both are within [-5, 5] and are put together as (d + min(t, 0)) / sqrt(2) (Stouffer 1949); a client whose answer cannot be
+Both are within [-5, 5] and are put together as (d + min(z, 0)) / sqrt(2) (Stouffer 1949); a client whose answer cannot be
 used has -5. Its score is the mean over its rounds plus two standard errors, 2 / sqrt(rounds): what is left when the
 benefit of doubt is given. A client with a score below -bound is suspect.
 """
@@ -24,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from strategies.federation import name_order
-from tasks.answers import Answers
 
 FARTHEST = 5.0  # what one round can count
 TO_NORMAL = 1.4826  # standard deviations in the median distance of a normal variable
 DOUBT = 2.0  # standard errors
+SPREADS = (0.05, 0.15)  # least and most that explained shares of honest clients are taken to differ by
 
 
 class Evidence:
@@ -36,11 +33,11 @@ class Evidence:
         self.seen: dict[str, tuple[float, int]] = {}  # sum over rounds and their number
 
     def learn(
-        self, clients: Sequence[str], worth: np.ndarray | None, labels: np.ndarray | None, unusable: Sequence[str] = ()
+        self, clients: Sequence[str], worth: np.ndarray | None, shares: np.ndarray | None, unusable: Sequence[str] = ()
     ) -> None:
-        """A round: Shapley values and label evidence of these clients, where known; others' answers were of no use."""
+        """A round: Shapley values and explained shares of these clients, where known; others' answers were of no use."""
         known = [] if worth is None else [deviations(worth)]
-        known += [] if labels is None else [np.minimum(labels, 0.0)]
+        known += [] if shares is None or not len(shares) else [shortfalls(shares)]
         if known:
             limited = np.clip(known, -FARTHEST, FARTHEST)
             self._add(clients, limited.sum(axis=0) / np.sqrt(len(limited)))
@@ -69,22 +66,17 @@ class Evidence:
 def deviations(values: np.ndarray) -> np.ndarray:
     """How far each value is from the median, in robust standard deviations; 0 for what is equal but for rounding."""
     away = values - np.median(values)
-    scale = TO_NORMAL * np.median(np.abs(away))
+    scale = spread(values)
     rounding = 1e-12 * max(1.0, float(np.abs(values).max()))
     away[np.abs(away) <= rounding] = 0.0
     return np.asarray(away / max(scale, rounding))
 
 
-def label_evidence(before: Answers, after: Answers) -> float:
-    """t of a client whose model went from `before` to `after`; 0 with fewer than two classes to compare."""
-    labels = len(after.counts)
-    if labels < 2:
-        return 0.0
-    gains = np.maximum((after.rates - before.rates).mean(axis=0), 0.0)
-    shares = gains / gains.sum() if gains.any() else np.full(labels, 1 / labels)
-    others = after.rates.copy()
-    np.fill_diagonal(others, -1.0)
-    own, rival = np.arange(labels), others.argmax(axis=0)
-    spread = after.rates * (1 - after.rates) / after.counts[:, None] + 1 / (2 * after.counts[:, None]) ** 2
-    gaps = after.rates[own, own] - after.rates[rival, own]
-    return float(shares @ gaps / np.sqrt(shares**2 @ (spread[own, own] + spread[rival, own])))
+def shortfalls(shares: np.ndarray) -> np.ndarray:
+    """How far each share is below the best quarter of them; 0 for these."""
+    return np.asarray(np.minimum(shares - np.quantile(shares, 0.75), 0.0) / np.clip(spread(shares), *SPREADS))
+
+
+def spread(values: np.ndarray) -> float:
+    """A robust standard deviation."""
+    return float(TO_NORMAL * np.median(np.abs(values - np.median(values))))

@@ -33,13 +33,13 @@ class FedSV(FedAvg):
         clients, thetas = list(updates), [update.parts for update in updates.values()]
         found = self.game.play(self.model, thetas, derive_seed(self.config.seed, "shapley", server_round))
         unusable = [client for client, why in self.event["left-out"].items() if not is_absence(why)]
-        labels = self.game.label_evidence(self.model, thetas)
-        self.evidence.learn(clients, found.values if found else None, labels, unusable)
+        explained = self.game.explained(self.model, thetas)
+        self.evidence.learn(clients, found.values if found else None, explained, unusable)
         self.learn(clients, found.values if found else np.zeros(len(clients)))
         weights = self.averaging_weights(updates)
         self.model = self.model | average(thetas, weights)
         shares = dict(zip(clients, weights.tolist(), strict=True))
-        return {**about_game(clients, found, None, labels), "contribution": dict(self.value), "weights": shares}
+        return {**about_game(clients, found, None, explained), "contribution": dict(self.value), "weights": shares}
 
     def learn(self, clients: list[str], values: np.ndarray) -> None:
         for client, value in zip(clients, values.tolist(), strict=True):

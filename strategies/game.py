@@ -15,10 +15,9 @@ import torch
 from pydantic import Field
 
 from games.shapley import Estimate, estimate
-from strategies.evidence import label_evidence
 from strategies.federation import RunFailed
-from tasks.answers import answers
 from tasks.coalition_models import CoalitionModels
+from tasks.explained import explained
 from tasks.models import build_network
 from tasks.resolve import model_name, task_spec
 from tasks.server_data import load_server_data
@@ -93,16 +92,12 @@ class ServerGame:
         except ValueError as error:
             raise RunFailed(f"shapleyfl.budget = {budget}, shapleyfl.estimator = {method!r}: {error}") from None
 
-    def label_evidence(self, base: Parts, thetas: Sequence[Parts]) -> np.ndarray | None:
-        """Whether each model's labels suit the server's samples (strategies/evidence.py); None for regression."""
+    def explained(self, base: Parts, thetas: Sequence[Parts]) -> np.ndarray | None:
+        """How much of each update right labels explain (tasks/explained.py); None if the server lacks samples to tell."""
         network, samples = self.models.network, self.models.samples
-        if samples.regression:
+        if samples.regression or len(torch.unique(samples.y)) < network.classifier.out_features:
             return None
-        found = []
-        for theta in [base, *thetas]:
-            network.load(base | theta)
-            found.append(answers(network, samples))
-        return np.array([label_evidence(found[0], after) for after in found[1:]])
+        return np.array([explained(network, samples, base, base | theta) for theta in thetas])
 
 
 def mixture(coalition: frozenset[int], players: int, step: float) -> list[float]:

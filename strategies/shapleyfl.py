@@ -44,7 +44,7 @@ class ShapleyFLSettings(GameSettings):
     )
     clip: float = Field(10.0, ge=0.0, description="Longest update, in lengths of the round's median update; 0: any.")
     suspect_below: float = Field(
-        1.0, ge=0.0, description="A client is suspect whose score is this far below 0 (docs/shapleyfl.md)."
+        1.5, ge=0.0, description="A client is suspect whose score is this far below 0 (docs/shapleyfl.md)."
     )
 
 
@@ -93,14 +93,14 @@ class AFedSV(FedAvg):
         if scaled is not None:
             self.learn(clients, scaled)
         unusable = [client for client, reason in self.event["left-out"].items() if not is_absence(reason)]
-        labels = self.game.label_evidence(self.model, sent)
-        self.evidence.learn(clients, found.values if found else None, labels, unusable)
+        explained = self.game.explained(self.model, sent)
+        self.evidence.learn(clients, found.values if found else None, explained, unusable)
         self.learn(unusable, np.zeros(len(unusable)))
         factors = self.factors(clients, self.weights())
         thetas = shortened(self.model, sent, self.settings.clip)
         self.model = self.model | moved(self.model, thetas, factors, self.settings.step)
         return {
-            **about_game(clients, found, scaled, labels),
+            **about_game(clients, found, scaled, explained),
             "contribution": dict(self.contribution),
             "probabilities": dict(self.probability),
             "weights": dict(zip(clients, factors.tolist(), strict=True)),
@@ -191,14 +191,14 @@ def _length(base: Parts, theta: Parts, parts: list[str]) -> float:
 
 
 def about_game(
-    clients: list[str], found: Estimate | None, scaled: np.ndarray | None, labels: np.ndarray | None
+    clients: list[str], found: Estimate | None, scaled: np.ndarray | None, explained: np.ndarray | None
 ) -> dict[str, Any]:
     """What the event line tells of the game."""
     event: dict[str, Any] = {
         "estimator": found.method if found else None,
         "evaluations": found.evaluations if found else 0,
     }
-    told = {"shapley": found.values if found else None, "normalised-shapley": scaled, "label-evidence": labels}
+    told = {"shapley": found.values if found else None, "normalised-shapley": scaled, "explained": explained}
     for name, values in told.items():
         if values is not None:
             event[name] = dict(zip(clients, values.tolist(), strict=True))

@@ -9,13 +9,14 @@ import pytest
 import torch
 from flwr.app import Message
 
+from cli.run import prepare
 from server.app import initial_layout
 from strategies.evidence import Evidence
-from strategies.game import server_samples
+from strategies.game import ServerGame, server_samples
 from strategies.registry import METHODS, parse_config, section_of
 from strategies.shapleyfl import moved, shortened
 from tasks.models import WEIGHTS, build_network
-from tasks.training import evaluate
+from tasks.training import Samples, evaluate
 from wire.arrays import pack, unpack
 from wire.messages import MODEL
 
@@ -189,7 +190,8 @@ def test_estimators_with_enough_budget_find_the_exact_values(federate, estimator
     assert found["estimator"] == estimator and found["evaluations"] <= 16
 
 
-def test_bad_clients_are_found_and_told(federate, tmp_path, capsys):
+@pytest.mark.parametrize(("kind", "partition"), [("sign-flip", "iid"), ("closed-set", "shards"), ("collude", "shards")])
+def test_bad_clients_are_found_and_told(kind, partition, federate, tmp_path, capsys):
     from cli.main import main
 
     arguments = [
@@ -203,14 +205,14 @@ def test_bad_clients_are_found_and_told(federate, tmp_path, capsys):
         "--workers",
         "0",
     ]
-    arguments += ["--partition", "iid", "--server-data", "0.2", "--model", "mlp", "--learning-rate", "0.2"]
-    arguments += ["--set", "attack.kind=sign-flip", "--set", "attack.clients=1,4", "--run-dir", str(tmp_path / "run")]
+    arguments += ["--partition", partition, "--server-data", "0.2", "--model", "mlp", "--learning-rate", "0.2"]
+    arguments += ["--set", f"attack.kind={kind}", "--set", "attack.clients=1,4", "--run-dir", str(tmp_path / "run")]
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 0
     found = json.loads((tmp_path / "run" / "suspects.json").read_text())
     assert found["bad-clients"] == ["1", "4"] and found["recall"] == 1.0
-    told = "suspects, with a score below -1: 1, 4 (bad are 1, 4; precision 1.00; recall 1.00)"
+    told = "suspects, with a score below -1.5: 1, 4 (bad are 1, 4; precision 1.00; recall 1.00)"
     assert told in capsys.readouterr().out
 
 
@@ -223,9 +225,19 @@ def test_the_state_comes_back(federate):
     assert method.contribution == run.events[-1]["contribution"] and method.last_round == 2
     evidence = Evidence()
     for event in run.events:
-        worth, labels = (np.array(list(event[key].values())) for key in ("shapley", "label-evidence"))
-        evidence.learn(list(event["shapley"]), worth, labels)
-    assert method.judgement() == evidence.judgement(1.0)
+        worth, shares = (np.array(list(event[key].values())) for key in ("shapley", "explained"))
+        evidence.learn(list(event["shapley"]), worth, shares)
+    assert method.judgement() == evidence.judgement(1.5)
+
+
+def test_only_a_server_with_samples_of_every_class_says_what_right_labels_explain():
+    config, settings = parse_config(prepare({"strategy": "afedsv", "model": "mlp", "server-data": "0.2"}))
+    game = ServerGame(config, settings["shapleyfl"])
+    base = game.models.network.dump()
+    assert game.explained(base, [base, base]).tolist() == [0.0, 0.0]
+    samples = game.models.samples
+    game.models.samples = Samples(samples.x[samples.y != 3], samples.y[samples.y != 3])
+    assert game.explained(base, [base]) is None
 
 
 def test_s_fedavg_and_fedsv_keep_their_values(federate):
@@ -243,7 +255,6 @@ def test_s_fedavg_and_fedsv_keep_their_values(federate):
 
 
 def test_no_server_data_and_wrong_budgets_are_refused():
-    from cli.run import prepare
     from wire.config import ConfigError
 
     with pytest.raises(ConfigError, match="server-data is empty; give"):
