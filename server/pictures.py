@@ -84,20 +84,19 @@ def compared_curves(lines: Mapping[str, Sequence[Mapping[int, float]]], metric: 
     return png(figure)
 
 
-def contributions(events: Sequence[Mapping[str, Any]], bad: Sequence[str]) -> bytes:
-    """What each client was worth over the rounds; those known to be bad in red."""
+def client_lines(events: Sequence[Mapping[str, Any]], key: str, bad: Sequence[str]) -> bytes:
+    """What the events tell of each client under `key`, over the rounds; those known to be bad in red."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()
-    for client in sorted({name for event in events for name in event["contribution"]}, key=lambda name: name in bad):
-        points = [
-            (event["round"], event["contribution"][client]) for event in events if client in event["contribution"]
-        ]
-        axes.plot(*zip(*points, strict=True), color="tab:red" if client in bad else "tab:blue", alpha=0.6, lw=1)
+    for client in sorted({name for event in events for name in event[key]}, key=lambda name: name in bad):
+        points = [(event["round"], event[key][client]) for event in events if client in event[key]]
+        colour = "tab:red" if client in bad else "tab:blue"
+        axes.plot(*zip(*points, strict=True), color=colour, alpha=0.6, lw=1, marker="." if len(points) == 1 else None)
     axes.set_xlabel("round")
-    axes.set_ylabel("contribution")
+    axes.set_ylabel(key)
     axes.set_title("every client" + (", red: bad" if bad else ""))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3)

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment
 
-from server.pictures import contributions, curves
+from server.pictures import client_lines, curves
 from tasks.files import write_atomically
 from wire.config import ConfigError
 
@@ -69,9 +69,10 @@ def write_report(run_dir: Path) -> Path:
     for path in sorted([*run_dir.glob("*.png"), *run_dir.glob("*.svg")]):
         pictures.append((path.stem.replace("-", " "), encoded(path.read_bytes(), path.suffix)))
     judged = _read_suspects(run_dir)
-    valued = [event for event in events if "contribution" in event]
-    if valued:
-        pictures.append(("Contributions", encoded(contributions(valued, judged.get("bad-clients", [])))))
+    for key, name in (("contribution", "Contributions"), ("explained", "Share of each update that right labels explain")):
+        told = [event for event in events if key in event]
+        if told:
+            pictures.append((name, encoded(client_lines(told, key, judged.get("bad-clients", [])))))
     clients = sum(1 for _ in last["evaluate"])
     return write_page(
         run_dir,

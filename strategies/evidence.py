@@ -5,8 +5,8 @@ s = 1.4826 median |SV - median|. This does not depend on how much is at stake in
 its clients are bad, on them.
 
 Explanation. An honest client with few classes is often worth as little as one with wrong labels. But its update is one
-that right labels lead to. Let e_i be the share of the update that they explain (tasks/explained.py). A client is
-z_i = (e_i - upper quartile) / s deviations from those whose updates are explained best, with s as above but within
+that right labels lead to. Let q_i be the share of the update that they explain (tasks/explained.py). A client is
+z_i = (q_i - upper quartile) / s deviations from those whose updates are explained best, with s as above but within
 [0.05, 0.15]: clients that all are explained well do not differ, and bad ones cannot stretch the scale. It counts where
 it is below 0.
 
