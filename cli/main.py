@@ -56,6 +56,12 @@ def report(run: str) -> None:
     print(write_report(Path(run)))
 
 
+def predict(model: str, data: str, output: str, network: str) -> None:
+    from cli.predict import predict_command
+
+    predict_command(model, data, output, network)
+
+
 def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | None, **options: Any) -> None:
     from cli.up import up_command
 
@@ -78,6 +84,12 @@ def _port(name: str, text: str) -> click.Parameter:
     return TyperOption(
         param_decls=[f"--{name}"], type=click.IntRange(1, 65535), metavar="N", help=text, rich_help_panel="Places"
     )
+
+
+def _argument(name: str, metavar: str, text: str) -> click.Parameter:
+    argument = TyperArgument(param_decls=[name], required=True, metavar=metavar)
+    argument.help = text  # not in the call: click's constructor, which comes last, would set it to None
+    return argument
 
 
 def _place(name: str, metavar: str, text: str, default: str | None = None) -> click.Parameter:
@@ -227,9 +239,7 @@ Example: `coterie submit --root-certificates keys/ca.crt --strategy fedper --num
             "keys",
             keys,
             [
-                TyperArgument(
-                    param_decls=["directory"], metavar="DIR", help="Where to put them; what is there already is kept."
-                ),
+                _argument("directory", "DIR", "Where to put them; what is there already is kept."),
                 TyperOption(
                     param_decls=["--clients"],
                     type=click.IntRange(min=1),
@@ -265,10 +275,40 @@ Example: `coterie keys keys --names ward-7,ward-8 --server-names fl.example.org,
         "report": _command(
             "report",
             report,
-            [TyperArgument(param_decls=["run"], metavar="RUN", help="A run directory.")],
+            [_argument("run", "RUN", "A run directory.")],
             """Make `report.html` of a run, finished or not: curves, every client, who was left out and why, all settings.
 
 Example: `coterie report runs/20261116-120000-fedavg-digits`""",
+        ),
+        "predict": _command(
+            "predict",
+            predict,
+            [
+                _argument("model", "MODEL", "A personal model, models/NAME.safetensors."),
+                _argument(
+                    "data",
+                    "DATA",
+                    "An .npz file with x, a .csv or .py file, or a folder of images, of the kind it was trained with; "
+                    "labels are not needed.",
+                ),
+                TyperOption(
+                    param_decls=["--output"],
+                    default="",
+                    show_default=False,
+                    metavar="FILE",
+                    help="Where to write the table. Default: to the terminal.",
+                ),
+                TyperOption(
+                    param_decls=["--network"],
+                    default="",
+                    show_default=False,
+                    metavar="FILE",
+                    help="The .py file that defines the network, for a model of your own.",
+                ),
+            ],
+            """Ask a personal model about new samples: a line with the label and its probability for each.
+
+Example: `coterie predict clients/ward-7/models/ward-7.safetensors new-images`""",
         ),
         "data": _command(
             "data",

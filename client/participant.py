@@ -1,6 +1,7 @@
 """One client while it answers a message: its name, configuration, data, network and store."""
 
 import functools
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,14 +101,18 @@ class Participant:
 
     def save_model(self, network: Network) -> None:
         """The personal model, with the facts that are needed to use it."""
-        shape = "x".join(str(size) for size in self.spec.input_shape)
+        dataset = self.data().dataset
         facts = {
             "client": self.name,
             "task": self.spec.name,
+            "kind": self.spec.kind,
             "model": model_name(self.spec, self.config.model),
-            "input-shape": shape,
+            "input-shape": "x".join(str(size) for size in self.spec.input_shape),
             "outputs": str(self.spec.num_outputs),
             "buffers": self.config.buffers,
+            "mean": json.dumps(dataset.mean.tolist()),
+            "std": json.dumps(dataset.std.tolist()),
+            "labels": json.dumps(dataset.label_names),
         }
         if self.privacy.mode == "dp-sgd":
             facts["group-norm"] = "true"

@@ -69,7 +69,10 @@ def write_report(run_dir: Path) -> Path:
     for path in sorted([*run_dir.glob("*.png"), *run_dir.glob("*.svg")]):
         pictures.append((path.stem.replace("-", " "), encoded(path.read_bytes(), path.suffix)))
     judged = _read_suspects(run_dir)
-    for key, name in (("contribution", "Contributions"), ("explained", "Share of each update that right labels explain")):
+    for key, name in (
+        ("contribution", "Contributions"),
+        ("explained", "Share of each update that right labels explain"),
+    ):
         told = [event for event in events if key in event]
         if told:
             pictures.append((name, encoded(client_lines(told, key, judged.get("bad-clients", [])))))

@@ -5,7 +5,6 @@ need not show it: `classes` is a number ("10"), names ("cat,dog") or "regression
 Files are only read as data, nothing is unpickled; a Python file, of course, is run.
 """
 
-import csv
 import logging
 import runpy
 from collections.abc import Mapping
@@ -16,9 +15,9 @@ import numpy as np
 
 from tasks.samples import DataError, Dataset, check_finite, read_arrays
 from tasks.spec import TaskSpec
+from tasks.tables import csv_inputs, read_csv
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-LABEL_COLUMNS = ("label", "target")
 log = logging.getLogger(__name__)
 
 
@@ -34,7 +33,7 @@ def load_own(path: str | Path, *, classes: str = "", input_shape: str = "") -> D
     elif path.suffix == ".npz":
         fields = read_arrays(path)
     elif path.suffix == ".csv":
-        fields = _read_csv(path, classes)
+        fields = read_csv(path, classes)
     elif path.suffix == ".py":
         fields = _run_python(path)
     else:
@@ -42,6 +41,36 @@ def load_own(path: str | Path, *, classes: str = "", input_shape: str = "") -> D
             f"data={path}: unknown kind of file {path.suffix!r}; give an .npz, .csv or .py file or a folder."
         )
     return _make(fields, str(path), classes, shape)
+
+
+def load_inputs(path: str | Path, shape: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:
+    """Samples of this shape without labels, as they are stored, and what to call each: its file, or its number.
+
+    The files are those of `load_own`; labels in them are not looked at. Images may lie in the folder itself.
+    """
+    path = Path(path).expanduser()
+    fields: Mapping[str, Any]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+        if not files or len(shape) != 3:
+            why = (
+                f"there are no images ({', '.join(IMAGE_SUFFIXES)})" if not files else f"a sample is {shape[0]} numbers"
+            )
+            raise DataError(f"{path}: {why}.")
+        return np.stack([_read_image(file, shape) for file in files]), [str(file.relative_to(path)) for file in files]
+    if not path.is_file() or path.suffix not in (".npz", ".csv", ".py"):
+        raise DataError(f"{path}: there is no such .npz, .csv or .py file or folder.")
+    if path.suffix == ".csv":
+        fields = {"x": csv_inputs(path, shape)}
+    else:
+        fields = read_arrays(path) if path.suffix == ".npz" else _run_python(path)
+    if "x" not in fields:
+        raise DataError(f"{path}: no 'x'.")
+    x = _samples(_array(fields["x"], "x", str(path)), str(path))
+    if x.shape[1:] != shape or not len(x):
+        raise DataError(f"{path}: {len(x)} samples of shape {x.shape[1:]}; there must be some, of shape {shape}.")
+    check_finite(x, path, "x")
+    return x, [str(i) for i in range(len(x))]
 
 
 def describe(dataset: Dataset) -> TaskSpec:
@@ -188,71 +217,6 @@ def _run_python(path: Path) -> Mapping[str, Any]:
     if not isinstance(fields, Mapping):
         raise DataError(f"{path}: it must define a function load() that returns a dict with x and y.")
     return fields
-
-
-def _read_csv(path: Path, classes: str) -> dict[str, Any]:
-    """Numbers separated by commas, with or without a line of names.
-
-    The label is the column `label` (classes) or `target` (regression), or else the last one; a column `owner` names the
-    natural clients.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, skipinitialspace=True)
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not a readable CSV file in UTF-8 ({error}).") from None
-    if not rows:
-        raise DataError(f"{path}: the file is empty.")
-    names = [name.lower() for name in rows[0][1]]
-    if set(names) & set(LABEL_COLUMNS) or not all(_is_number(cell) for cell in names[:-1]):
-        rows = rows[1:]
-    else:
-        names = [str(i) for i in range(len(names))]
-    if not rows or len(names) < 2:
-        raise DataError(f"{path}: needs at least one row and two columns, separated by commas.")
-    for line, row in rows:
-        if len(row) != len(names):
-            raise DataError(f"{path}, line {line}: {len(row)} columns instead of {len(names)}.")
-    label = next((names.index(name) for name in LABEL_COLUMNS if name in names), len(names) - 1)
-    features = [i for i, name in enumerate(names) if i != label and name != "owner"]
-    fields: dict[str, Any] = {
-        "x": [[_csv_number(row[i], path, line, names[i]) for i in features] for line, row in rows],
-        "y": _csv_labels([row[label] for _, row in rows], names[label], classes, path),
-    }
-    if "owner" in names:
-        fields["owner"] = [row[names.index("owner")] for _, row in rows]
-    return fields
-
-
-def _csv_labels(values: list[str], column: str, classes: str, path: Path) -> np.ndarray:
-    if "" in values:
-        raise DataError(f"{path}: row {values.index('')} (counted from 0, without the names) has no {column!r}.")
-    if not all(_is_number(value) for value in values) or set(values) <= {name.strip() for name in classes.split(",")}:
-        return np.array(values)
-    numbers = np.array(values, dtype=np.float64)
-    check_finite(numbers, path, column)
-    whole = bool((numbers == np.round(numbers)).all())
-    if column == "label" and not whole:
-        raise DataError(f"{path}: labels must be whole numbers or names; call the column 'target' for regression.")
-    return numbers.astype(np.int64) if whole and column != "target" else numbers
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _csv_number(text: str, path: Path, line: int, column: str) -> float:
-    value = float(text) if _is_number(text) else np.nan
-    if not np.isfinite(value):
-        raise DataError(
-            f"{path}, line {line}, column {column}: {text!r} is not a finite number. Remove or fill in the row."
-        )
-    return value
 
 
 def _read_image_folder(path: Path, shape: tuple[int, ...], classes: str) -> dict[str, Any]:

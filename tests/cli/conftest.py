@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.main import main
+
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "COTERIE_TEST"
 
@@ -121,3 +123,21 @@ def make_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
     yield make
     for box in boxes:
         box.end()
+
+
+@pytest.fixture
+def coterie(tmp_path, monkeypatch, capsys):
+    """Run the command in an empty directory, in this process: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        try:
+            main([str(argument) for argument in arguments])
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call

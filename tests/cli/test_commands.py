@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from cli.main import main, program
+from cli.main import program
 from cli.options import given_values, method_keys
 from strategies.registry import METHODS, default_config
 from wire.config import ConfigError
@@ -21,24 +21,6 @@ from wire.config import ConfigError
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200", "TERM": "dumb"}
 QUICK = ["--num-server-rounds", "2", "--local-epochs", "1", "--model", "linear", "--workers", "0"]
-
-
-@pytest.fixture
-def coterie(tmp_path, monkeypatch, capsys):
-    """Run the command in an empty directory, in this process: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        try:
-            main([str(argument) for argument in arguments])
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def start(*arguments: object, cwd: Path, **more) -> subprocess.Popen:

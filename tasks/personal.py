@@ -1,0 +1,64 @@
+"""A personal model in a file: what a client saved of it, and how it is used."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tasks.models import ModelError, Network, build_network
+from tasks.own import parse_shape
+from tasks.tensors import stored_arrays
+from tasks.training import outputs
+
+
+@dataclass(frozen=True)
+class PersonalModel:
+    network: Network
+    input_shape: tuple[int, ...]
+    mean: np.ndarray  # of each channel or feature, as in training
+    std: np.ndarray
+    labels: tuple[str, ...]  # of all outputs; () for regression
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Probabilities of all labels for each sample, (n, labels), or values, (n,)."""
+        mean, std = (torch.from_numpy(values.reshape(-1, *[1] * (x.ndim - 2))) for values in (self.mean, self.std))
+        inputs = torch.from_numpy(x).float().sub_(mean).div_(std)
+        found = outputs(self.network, inputs)
+        result = torch.softmax(found, dim=1) if self.labels else found[:, 0]
+        return np.asarray(result.numpy())
+
+
+def load_personal(path: Path, network_file: str = "") -> PersonalModel:
+    """The model in a `models/<client>.safetensors`.
+
+    A network of the user's own is built only if its file is given here: what a file of numbers says starts no program.
+    """
+    try:
+        arrays, facts = stored_arrays(path)
+        shape, count = parse_shape(facts["input-shape"]), int(facts["outputs"])
+        mean, std = (np.array(json.loads(facts[name]), np.float32).reshape(shape[0]) for name in ("mean", "std"))
+        names = [str(name) for name in json.loads(facts["labels"])] or [str(i) for i in range(count)]
+        regression = facts["kind"] == "regression"
+        if len(names) != count or not shape:
+            raise ValueError(f"{len(names)} labels for {count} outputs of samples of shape {shape}")
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"{path}: not a personal model of Coterie ({error}); give a models/<client>.safetensors"
+        ) from None
+    if facts["model"].endswith(".py") and not network_file:
+        raise ModelError(f"{path}: its network was defined in {facts['model']!r}; name that file with --network")
+    network = build_network(
+        network_file or facts["model"],
+        shape,
+        count,
+        seed=0,
+        buffers=facts.get("buffers", "average"),
+        group_norm=facts.get("group-norm") == "true",
+    )
+    wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    if wanted != {name: array.shape for name, array in arrays.items()}:
+        raise ModelError(f"{path}: its numbers are not those of the network {network_file or facts['model']!r}")
+    network.load_state_dict({name: torch.from_numpy(np.array(array[...])) for name, array in arrays.items()})
+    return PersonalModel(network, shape, mean, std, () if regression else tuple(names))

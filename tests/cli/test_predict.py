@@ -1,0 +1,152 @@
+"""`coterie predict`: the same answers as in the run that made the model, for all kinds of files, and clear refusals."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_diabetes, load_iris
+
+from client.data import load_client_data
+from strategies.registry import parse_config
+from tasks.own import load_inputs
+from tasks.samples import DataError
+from tasks.tensors import stored_arrays, write_arrays
+
+NETWORK = """
+import torch
+def build(input_shape, num_outputs):
+    return torch.nn.Flatten(), torch.nn.Linear(input_shape[0] * input_shape[1] * input_shape[2], num_outputs)
+"""
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def trained(coterie, *arguments: object) -> Path:
+    code, _, err = coterie("run", "--workers", 0, "--local-epochs", 1, "--run-dir", "run", *arguments)
+    assert code == 0, err
+    return Path("run")
+
+
+@pytest.mark.parametrize("model", ["mlp", "net.py"])
+def test_a_personal_model_says_what_it_said_in_the_run(coterie, model):
+    Path("net.py").write_text(NETWORK)
+    run = trained(coterie, "--strategy", "fedper", "--num-clients", 4, "--num-server-rounds", 3, "--model", model)
+    config, _ = parse_config(json.loads((run / "config.json").read_text()))
+    result = json.loads((run / "result.json").read_text())["models"]["personal"]["clients"]
+    for client in ("0", "2"):
+        data = load_client_data({"partition-id": int(client), "num-partitions": 4}, config, client)
+        np.savez("new.npz", x=data.dataset.x[data.split.test])
+        network = ("--network", "net.py") if model == "net.py" else ()
+        file = run / "models" / f"{client}.safetensors"
+        assert coterie("predict", file, "new.npz", "--output", "said.csv", *network) == (0, "", "")
+        said = rows(Path("said.csv").read_text())
+        assert [row["sample"] for row in said] == [str(i) for i in range(len(data.split.test))]
+        right = np.array([int(row["label"]) for row in said]) == data.dataset.y[data.split.test]
+        assert right.mean() == pytest.approx(result[client]["accuracy"])
+        assert all(0.1 <= float(row["probability"]) <= 1 for row in said)
+
+
+def test_names_of_labels_and_tables(coterie):
+    iris = load_iris()
+    table = [[*row, iris.target_names[label]] for row, label in zip(iris.data.tolist(), iris.target, strict=True)]
+    with Path("iris.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["a", "b", "c", "d", "label"], *table])
+    own = ("--task", "own", "--data", "iris.csv", "--partition", "iid", "--num-clients", 2, "--num-server-rounds", 60)
+    run = trained(coterie, *own, "--strategy", "fedavg", "--learning-rate", 0.1, "--batch-size", 8)
+    with Path("new.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["a", "b", "c", "d"], *iris.data[::10].tolist()])
+    answers = []
+    for data in ("new.csv", "iris.csv"):  # without labels, and with some that are not looked at
+        code, out, _ = coterie("predict", run / "models" / "1.safetensors", data)
+        assert code == 0
+        answers.append([row["label"] for row in rows(out)])
+    assert answers[0] == answers[1][::10]
+    assert np.mean(np.array(answers[1]) == iris.target_names[iris.target]) > 0.9
+
+
+def test_values_of_a_regression(coterie):
+    x, y = load_diabetes(return_X_y=True)
+    x, y = (x / x.std(axis=0)).astype(np.float32), ((y - y.mean()) / y.std()).astype(np.float32)
+    np.savez("own.npz", x=x, y=y)
+    own = ("--task", "own", "--data", "own.npz", "--partition", "iid", "--num-clients", 2, "--num-server-rounds", 10)
+    run = trained(coterie, *own, "--strategy", "fedavg", "--learning-rate", 0.02)
+    code, out, _ = coterie("predict", run / "models" / "0.safetensors", "own.npz")
+    said = np.array([float(row["value"]) for row in rows(out)])
+    model, _ = stored_arrays(run / "models" / "0.safetensors")
+    assert code == 0
+    expected = x @ model["classifier.weight"][...][0] + model["classifier.bias"][...]
+    assert said == pytest.approx(expected, abs=1e-4)
+    assert np.corrcoef(said, y)[0, 1] > 0.5
+
+
+def test_folders_of_images_may_have_sub_folders_or_none_and_any_size(tmp_path):
+    for name, size, grey in (("a.png", 8, 10), ("cat/b.PNG", 16, 200)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("L", (size, size), grey).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no image")
+    x, names = load_inputs(tmp_path, (3, 4, 4))
+    assert names == ["a.png", "cat/b.PNG"] and x.shape == (2, 3, 4, 4) and x.dtype == np.uint8
+    assert set(x[0].ravel().tolist()) == {10} and set(x[1].ravel().tolist()) == {200}
+    with pytest.raises(DataError, match="a sample is 20 numbers"):
+        load_inputs(tmp_path, (20,))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1,2\n3,4\n", [[1, 2], [3, 4]]),
+        ("a,b\n1,2\n", [[1, 2]]),
+        ("1,2,cat\n3,4,dog\n", [[1, 2], [3, 4]]),  # a label without a name
+        ("owner,a,label,b\nnorth,1,cat,2\n", [[1, 2]]),
+    ],
+)
+def test_columns_of_labels_and_owners_are_left_out(text, expected, tmp_path):
+    (tmp_path / "a.csv").write_text(text)
+    x, names = load_inputs(tmp_path / "a.csv", (2,))
+    assert x.tolist() == expected and names == [str(i) for i in range(len(expected))]
+
+
+def test_wrong_files_are_refused(coterie):
+    Path("net.py").write_text(NETWORK)
+    run = trained(coterie, "--strategy", "local", "--num-clients", 2, "--num-server-rounds", 1, "--model", "net.py")
+    file = run / "models" / "0.safetensors"
+    np.savez("small.npz", x=np.zeros((3, 4, 4), np.uint8))
+    np.savez("nan.npz", x=np.full((1, 8, 8), np.nan))
+    np.savez("none.npz", y=np.zeros(3))
+    np.savez("good.npz", x=np.zeros((1, 8, 8), np.uint8))
+    Path("columns.csv").write_text("1,2,3\n")
+    Path("bad.safetensors").write_bytes(b"\xff" * 100)
+    arrays, facts = stored_arrays(file)
+    write_arrays(Path("other.safetensors"), {k: v[...] for k, v in arrays.items()}, {**facts, "model": "mlp"})
+    write_arrays(Path("bare.safetensors"), {"a": np.zeros(3)}, {})
+    write_arrays(Path("labels.safetensors"), {"a": np.zeros(3)}, {**facts, "labels": '["cat"]'})
+    network = ("--network", "net.py")
+    for arguments, reason in [
+        ((file, "good.npz"), "its network was defined in"),
+        ((file, "good.npz", "--network", "nix.py"), "there is no such file"),
+        ((file, "small.npz", *network), "3 samples of shape (1, 4, 4); there must be some, of shape (1, 8, 8)"),
+        ((file, "nan.npz", *network), "x has nan in row 0"),
+        ((file, "none.npz", *network), "no 'x'"),
+        ((file, "columns.csv", *network), "there must be some, of shape (1, 8, 8)"),
+        ((file, "nix.npz", *network), "there is no such .npz, .csv or .py file or folder"),
+        (("nix.safetensors", "good.npz"), "not a personal model of Coterie"),
+        (("bad.safetensors", "good.npz"), "not a personal model of Coterie"),
+        (("bare.safetensors", "good.npz"), "not a personal model of Coterie"),
+        (("labels.safetensors", "good.npz"), "1 labels for 10 outputs"),
+        (("other.safetensors", "good.npz"), "its numbers are not those of the network 'mlp'"),
+    ]:
+        code, out, err = coterie("predict", *arguments, "--output", "said.csv")
+        assert code == 2 and reason in err and out == "" and "Traceback" not in err, arguments
+        assert not Path("said.csv").exists()
+
+
+@pytest.mark.parametrize("command", ["predict", "report", "keys"])
+def test_a_missing_argument_is_named(coterie, command):
+    code, _, err = coterie(command)
+    assert code == 2 and "Missing argument" in err
