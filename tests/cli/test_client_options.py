@@ -239,9 +239,10 @@ def test_a_clients_installation_says_what_it_cannot_do(
         main(["compare"])
     assert ended.value.code == 2
     assert "matplotlib" in (said := capsys.readouterr().err) and "coterie[all]" in said
-    with pytest.raises(SystemExit) as ended:
-        main(["client", "--help"])
-    assert ended.value.code == 0
+    for command in ("client", "predict"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, "--help"])
+        assert ended.value.code == 0
 
 
 def test_runs_are_submitted_from_this_machine_unless_one_says_otherwise() -> None:
