@@ -40,17 +40,17 @@ def load_personal(path: Path, network_file: str = "") -> PersonalModel:
         shape, count = parse_shape(facts["input-shape"]), int(facts["outputs"])
         mean, std = (np.array(json.loads(facts[name]), np.float32).reshape(shape[0]) for name in ("mean", "std"))
         names = [str(name) for name in json.loads(facts["labels"])] or [str(i) for i in range(count)]
-        regression = facts["kind"] == "regression"
+        model, regression = facts["model"], facts["kind"] == "regression"
         if len(names) != count or not shape:
             raise ValueError(f"{len(names)} labels for {count} outputs of samples of shape {shape}")
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ModelError(
             f"{path}: not a personal model of Coterie ({error}); give a models/<client>.safetensors"
         ) from None
-    if facts["model"].endswith(".py") and not network_file:
-        raise ModelError(f"{path}: its network was defined in {facts['model']!r}; name that file with --network")
+    if model.endswith(".py") and not network_file:
+        raise ModelError(f"{path}: its network was defined in {model!r}; name that file with --network")
     network = build_network(
-        network_file or facts["model"],
+        network_file or model,
         shape,
         count,
         seed=0,
@@ -59,6 +59,6 @@ def load_personal(path: Path, network_file: str = "") -> PersonalModel:
     )
     wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     if wanted != {name: array.shape for name, array in arrays.items()}:
-        raise ModelError(f"{path}: its numbers are not those of the network {network_file or facts['model']!r}")
+        raise ModelError(f"{path}: its numbers are not those of the network {network_file or model!r}")
     network.load_state_dict({name: torch.from_numpy(np.array(array[...])) for name, array in arrays.items()})
     return PersonalModel(network, shape, mean, std, () if regression else tuple(names))

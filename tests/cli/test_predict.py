@@ -126,6 +126,8 @@ def test_wrong_files_are_refused(coterie):
     write_arrays(Path("other.safetensors"), {k: v[...] for k, v in arrays.items()}, {**facts, "model": "mlp"})
     write_arrays(Path("bare.safetensors"), {"a": np.zeros(3)}, {})
     write_arrays(Path("labels.safetensors"), {"a": np.zeros(3)}, {**facts, "labels": '["cat"]'})
+    for lost in ("model", "input-shape", "mean"):
+        write_arrays(Path(f"{lost}.safetensors"), {"a": np.zeros(3)}, {**facts, lost: ""})
     network = ("--network", "net.py")
     for arguments, reason in [
         ((file, "good.npz"), "its network was defined in"),
@@ -138,6 +140,9 @@ def test_wrong_files_are_refused(coterie):
         (("nix.safetensors", "good.npz"), "not a personal model of Coterie"),
         (("bad.safetensors", "good.npz"), "not a personal model of Coterie"),
         (("bare.safetensors", "good.npz"), "not a personal model of Coterie"),
+        (("model.safetensors", "good.npz"), "model = ''"),
+        (("input-shape.safetensors", "good.npz"), "not a personal model of Coterie"),
+        (("mean.safetensors", "good.npz"), "not a personal model of Coterie"),
         (("labels.safetensors", "good.npz"), "1 labels for 10 outputs"),
         (("other.safetensors", "good.npz"), "its numbers are not those of the network 'mlp'"),
     ]:
