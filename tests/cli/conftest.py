@@ -82,8 +82,11 @@ class Sandbox:
 
     def left(self) -> list[str]:
         """The command lines of all processes with our mark that are still alive."""
-        wanted = f"{MARK}={self.mark}".encode()
-        return [(entry / "cmdline").read_text().replace("\0", " ") for entry in _marked(wanted)]
+        found = []
+        for entry in _marked(f"{MARK}={self.mark}".encode()):
+            with contextlib.suppress(OSError):  # it ended just now
+                found.append((entry / "cmdline").read_text().replace("\0", " "))
+        return found
 
     def end(self) -> None:
         wanted = f"{MARK}={self.mark}".encode()

@@ -1,5 +1,6 @@
 """`coterie server`, `client` and `submit`: a federation of real processes, and what becomes of it when some of them die."""
 
+import contextlib
 import json
 import os
 import re
@@ -141,8 +142,16 @@ def test_plain_text_is_refused(own_site: Site) -> None:
 
 
 def pids_of(root: int) -> list[int]:
-    found = [int(child) for child in Path(f"/proc/{root}/task/{root}/children").read_text().split()]
-    return [root, *(other for child in found for other in pids_of(child))]
+    """A process and all below it; some end while they are listed."""
+    found: list[str] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        found = Path(f"/proc/{root}/task/{root}/children").read_text().split()
+    return [root, *(other for child in found for other in pids_of(int(child)))]
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended by itself
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -169,7 +178,7 @@ def test_the_node_of_a_client_may_die_too(own_site: Site) -> None:
     run = box.start_coterie(*own_site.submit_options("--num-server-rounds", "10", "--run-dir", "run"), log="submit.log")
     box.wait_for("round 2/10:", "submit.log", run)
     for pid in pids_of(own_site.processes["0"].pid)[1:]:
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
     assert run.wait(timeout=300) == 0, box.read("submit.log")
     assert own_site.processes["0"].poll() is None
     assert box.read("0.log").count("connected to") == 2
@@ -182,8 +191,9 @@ def test_a_killed_superlink_loses_nothing(own_site: Site) -> None:
     run = box.start_coterie(*own_site.submit_options("--num-server-rounds", "8", "--run-dir", "run"), log="submit.log")
     box.wait_for("round 2/8:", "submit.log", run)
     for pid in pids_of(own_site.processes["server"].pid):
-        if "flower-superlink" in Path(f"/proc/{pid}/cmdline").read_text():
-            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if "flower-superlink" in Path(f"/proc/{pid}/cmdline").read_text():
+                kill(pid)
     assert run.wait(timeout=300) == 0, box.read("submit.log")
     assert "superlink ended with code -9" in box.read("server.log")
     events = own_site.events("run")
