@@ -111,7 +111,8 @@ class Run:
     @property
     def events(self) -> list[dict[str, Any]]:
         file = self.path / "events.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        written, _, _ = file.read_text().rpartition("\n") if file.exists() else ("", "", "")  # whole lines
+        return [json.loads(line) for line in written.splitlines()]
 
     def wait_for(self, true: Callable[[dict[str, Any]], bool], what: str, after: int = 0) -> int:
         """Wait for a round after `after` of which that is true; its number."""
