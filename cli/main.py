@@ -86,6 +86,13 @@ def _port(name: str, text: str) -> click.Parameter:
     )
 
 
+def _text(name: str, metavar: str, text: str, panel: str | None = None) -> click.Parameter:
+    """An option that may be left out."""
+    return TyperOption(
+        param_decls=[f"--{name}"], default="", show_default=False, metavar=metavar, help=text, rich_help_panel=panel
+    )
+
+
 def _argument(name: str, metavar: str, text: str) -> click.Parameter:
     argument = TyperArgument(param_decls=[name], required=True, metavar=metavar)
     argument.help = text  # not in the call: click's constructor, which comes last, would set it to None
@@ -161,13 +168,11 @@ Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`"""
             "compare",
             compare,
             [
-                TyperOption(
-                    param_decls=["--preset"],
-                    default="",
-                    show_default=False,
-                    metavar="NAME",
-                    help=f"An experiment of a paper, beside its numbers: {', '.join(PRESETS)}.",
-                    rich_help_panel="What to run",
+                _text(
+                    "preset",
+                    "NAME",
+                    f"An experiment of a paper, beside its numbers: {', '.join(PRESETS)}.",
+                    "What to run",
                 ),
                 TyperOption(
                     param_decls=["--quick"],
@@ -246,26 +251,16 @@ Example: `coterie submit --root-certificates keys/ca.crt --strategy fedper --num
                     metavar="N",
                     help="Clients called 0, 1, ..., N-1.",
                 ),
-                TyperOption(
-                    param_decls=["--names"],
-                    default="",
-                    show_default=False,
-                    metavar="A,B,...",
-                    help="Or clients with these names.",
+                _text("names", "A,B,...", "Or clients with these names."),
+                _text(
+                    "server-names",
+                    "HOST,IP,...",
+                    "Names and addresses under which clients reach the server, beside localhost and 127.0.0.1.",
                 ),
-                TyperOption(
-                    param_decls=["--server-names"],
-                    default="",
-                    show_default=False,
-                    metavar="HOST,IP,...",
-                    help="Names and addresses under which clients reach the server, beside localhost and 127.0.0.1.",
-                ),
-                TyperOption(
-                    param_decls=["--revoke"],
-                    default="",
-                    show_default=False,
-                    metavar="A,B,...",
-                    help="Make nothing, but take these clients' keys away: the server refuses them from now on.",
+                _text(
+                    "revoke",
+                    "A,B,...",
+                    "Make nothing, but take these clients' keys away: the server refuses them from now on.",
                 ),
             ],
             """Make a certificate authority, the server's certificate, and a key pair for each client.
@@ -291,20 +286,8 @@ Example: `coterie report runs/20261116-120000-fedavg-digits`""",
                     "An .npz file with x, a .csv or .py file, or a folder of images, of the kind it was trained with; "
                     "labels are not needed.",
                 ),
-                TyperOption(
-                    param_decls=["--output"],
-                    default="",
-                    show_default=False,
-                    metavar="FILE",
-                    help="Where to write the table. Default: to the terminal.",
-                ),
-                TyperOption(
-                    param_decls=["--network"],
-                    default="",
-                    show_default=False,
-                    metavar="FILE",
-                    help="The .py file that defines the network, for a model of your own.",
-                ),
+                _text("output", "FILE", "Where to write the table. Default: to the terminal."),
+                _text("network", "FILE", "The .py file that defines the network, for a model of your own."),
             ],
             """Ask a personal model about new samples: a line with the label and its probability for each.
 
@@ -314,14 +297,7 @@ Example: `coterie predict clients/ward-7/models/ward-7.safetensors new-images`""
             "data",
             data,
             [
-                TyperOption(
-                    param_decls=["--plot"],
-                    default="",
-                    show_default=False,
-                    metavar="FILE",
-                    help="Draw the labels of every client as a bubble chart, .png or .svg.",
-                    rich_help_panel="Places",
-                ),
+                _text("plot", "FILE", "Draw the labels of every client as a bubble chart, .png or .svg.", "Places"),
                 *config_options(leave_out=NOT_DATA),
             ],
             """Show which data sets are here, or with `--task` who gets which labels.
