@@ -16,7 +16,7 @@ def test_bad_clients_of_the_run_configuration_are_found_and_the_run_is_the_simul
     bad = ("--set", "attack.kind=sign-flip", "--set", "attack.clients=3")
     done = sandbox.run([*COTERIE, "up", "--clients", "5", *GAME, *bad, "--run-dir", "up"], timeout=900)
     assert done.returncode == 0, done.stderr
-    assert "suspects, with a score below -1.5: 3 (bad are 3; precision 1.00; recall 1.00)" in done.stdout + done.stderr
+    assert "suspects, with a score below -2: 3 (bad are 3; precision 1.00; recall 1.00)" in done.stdout + done.stderr
     assert sandbox.left() == []
     simulated = sandbox.coterie("run", "--num-clients", "5", *GAME, *bad, "--workers", "1", "--run-dir", "run")
     assert simulated.returncode == 0, simulated.stderr
