@@ -18,6 +18,8 @@ from cli.keys import make_keys, revoke_keys
 from cli.processes import free_ports
 
 SMALL = ("--model", "linear", "--strategy", "fedper")
+# Flower tells of a lost client after a minute, with rare exceptions: then the timeout of the round ends the wait.
+IMPATIENT = ("--round-timeout", "90")
 
 
 class Site:
@@ -157,7 +159,8 @@ def kill(pid: int) -> None:
 @pytest.mark.slow
 def test_a_killed_client_comes_back_by_itself(own_site: Site) -> None:
     box = own_site.box
-    run = box.start_coterie(*own_site.submit_options("--num-server-rounds", "15", "--run-dir", "run"), log="submit.log")
+    options = ("--num-server-rounds", "15", "--run-dir", "run", *IMPATIENT)
+    run = box.start_coterie(*own_site.submit_options(*options), log="submit.log")
     box.wait_for("round 2/15:", "submit.log", run)
     own_site.processes["0"].kill()
     own_site.processes["0"].wait()
@@ -175,7 +178,8 @@ def test_a_killed_client_comes_back_by_itself(own_site: Site) -> None:
 @pytest.mark.slow
 def test_the_node_of_a_client_may_die_too(own_site: Site) -> None:
     box = own_site.box
-    run = box.start_coterie(*own_site.submit_options("--num-server-rounds", "10", "--run-dir", "run"), log="submit.log")
+    options = ("--num-server-rounds", "10", "--run-dir", "run", *IMPATIENT)
+    run = box.start_coterie(*own_site.submit_options(*options), log="submit.log")
     box.wait_for("round 2/10:", "submit.log", run)
     for pid in pids_of(own_site.processes["0"].pid)[1:]:
         kill(pid)
