@@ -1,7 +1,6 @@
 """One client while it answers a message: its name, configuration, data, network and store."""
 
 import functools
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from client.attacks import Attack
 from client.data import ClientData, load_client_data, num_partitions_of
 from client.store import ContextStore, FileStore, Store
 from tasks.models import Network, build_network
+from tasks.personal import personal_facts
 from tasks.resolve import model_name, task_spec
 from tasks.spec import TaskSpec
 from tasks.training import Samples, Sgd
@@ -101,22 +101,10 @@ class Participant:
 
     def save_model(self, network: Network) -> None:
         """The personal model, with the facts that are needed to use it."""
-        dataset = self.data().dataset
-        facts = {
-            "client": self.name,
-            "task": self.spec.name,
-            "kind": self.spec.kind,
-            "model": model_name(self.spec, self.config.model),
-            "input-shape": "x".join(str(size) for size in self.spec.input_shape),
-            "outputs": str(self.spec.num_outputs),
-            "buffers": self.config.buffers,
-            "mean": json.dumps(dataset.mean.tolist()),
-            "std": json.dumps(dataset.std.tolist()),
-            "labels": json.dumps(dataset.label_names),
-        }
-        if self.privacy.mode == "dp-sgd":
-            facts["group-norm"] = "true"
-        self.store.save_model(network, facts)
+        c, spec = self.config, self.spec
+        private = self.privacy.mode == "dp-sgd"
+        facts = personal_facts(spec, self.data().dataset, model_name(spec, c.model), c.buffers, group_norm=private)
+        self.store.save_model(network, {"client": self.name, **facts})
 
     def sgd(self, proximal_mu: float = 0.0, learning_rate: float = 0.0) -> Sgd:
         c = self.config

@@ -8,10 +8,12 @@ first, with a dry run, and evaluated together (tasks/coalition_models.py).
 
 import os
 from collections.abc import Callable, Sequence
+from logging import WARNING
 from typing import Literal
 
 import numpy as np
 import torch
+from flwr.common import log
 from pydantic import Field
 
 from games.shapley import Estimate, estimate
@@ -58,7 +60,12 @@ class ServerGame:
             group_norm=group_norm,
             device=device,
         )
-        self.models = CoalitionModels(network, server_samples(config, device), metric, threads=available_cores())
+        samples = server_samples(config, device)
+        self.models = CoalitionModels(network, samples, metric, threads=available_cores())
+        missing = set() if samples.regression else set(range(spec.num_outputs)) - set(samples.y.tolist())
+        self.all_classes = not (samples.regression or missing)
+        if missing:
+            log(WARNING, "server-data has no sample of label %s: suspects are found by their worth alone", min(missing))
 
     def play(self, base: Parts, thetas: Sequence[Parts], rng_seed: int, step: float = 1.0) -> Estimate | None:
         """The Shapley values of the models `thetas` that started from `base`; None for fewer than two."""
@@ -95,7 +102,7 @@ class ServerGame:
     def explained(self, base: Parts, thetas: Sequence[Parts]) -> np.ndarray | None:
         """How much of each update right labels explain (tasks/explained.py); None if the server lacks samples to tell."""
         network, samples = self.models.network, self.models.samples
-        if samples.regression or len(torch.unique(samples.y)) < network.classifier.out_features:
+        if not self.all_classes:
             return None
         return np.array([explained(network, samples, base, base | theta) for theta in thetas])
 

@@ -9,8 +9,10 @@ import torch
 
 from tasks.models import ModelError, Network, build_network
 from tasks.own import parse_shape
+from tasks.samples import Dataset
+from tasks.spec import TaskSpec
 from tasks.tensors import stored_arrays
-from tasks.training import outputs
+from tasks.training import normalised, outputs
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,25 @@ class PersonalModel:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Probabilities of all labels for each sample, (n, labels), or values, (n,)."""
-        mean, std = (torch.from_numpy(values.reshape(-1, *[1] * (x.ndim - 2))) for values in (self.mean, self.std))
-        inputs = torch.from_numpy(x).float().sub_(mean).div_(std)
-        found = outputs(self.network, inputs)
+        found = outputs(self.network, normalised(x, self.mean, self.std, "cpu"))
         result = torch.softmax(found, dim=1) if self.labels else found[:, 0]
         return np.asarray(result.numpy())
+
+
+def personal_facts(spec: TaskSpec, dataset: Dataset, model: str, buffers: str, *, group_norm: bool) -> dict[str, str]:
+    """What a file with the network's numbers must say besides them, so that `load_personal` can use it."""
+    return {
+        "task": spec.name,
+        "kind": spec.kind,
+        "model": model,
+        "input-shape": "x".join(str(size) for size in spec.input_shape),
+        "outputs": str(spec.num_outputs),
+        "buffers": buffers,
+        "group-norm": json.dumps(group_norm),
+        "mean": json.dumps(dataset.mean.tolist()),
+        "std": json.dumps(dataset.std.tolist()),
+        "labels": json.dumps(dataset.label_names),
+    }
 
 
 def load_personal(path: Path, network_file: str = "") -> PersonalModel:

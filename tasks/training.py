@@ -32,11 +32,16 @@ class Samples:
 
 def chosen_samples(dataset: Dataset, indices: np.ndarray | slice, device: str) -> Samples:
     """The chosen samples of a data set, normalised, on the device."""
-    x = torch.from_numpy(dataset.x[indices]).to(device=device, dtype=torch.float32, copy=True)
-    mean, std = (torch.from_numpy(np.asarray(v, np.float32)).to(device) for v in (dataset.mean, dataset.std))
-    if x.ndim == 4:
-        mean, std = mean.view(-1, 1, 1), std.view(-1, 1, 1)
-    return Samples(x.sub_(mean).div_(std), torch.from_numpy(dataset.y[indices]).to(device))
+    x = normalised(dataset.x[indices], dataset.mean, dataset.std, device)
+    return Samples(x, torch.from_numpy(dataset.y[indices]).to(device))
+
+
+def normalised(x: np.ndarray, mean: np.ndarray, std: np.ndarray, device: str) -> Tensor:
+    """(x - mean) / std with one number per channel or feature, as a network's input on the device."""
+    inputs = torch.from_numpy(x).to(device=device, dtype=torch.float32, copy=True)
+    shape = (-1, 1, 1) if x.ndim == 4 else (-1,)
+    centre, scale = (torch.from_numpy(np.asarray(v, np.float32)).to(device).view(shape) for v in (mean, std))
+    return inputs.sub_(centre).div_(scale)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_diabetes, load_iris
 
 from client.data import load_client_data
 from strategies.registry import parse_config
-from tasks.own import load_inputs
-from tasks.samples import DataError
+from tasks.models import build_network
+from tasks.own import describe, load_inputs
+from tasks.personal import load_personal, personal_facts
+from tasks.samples import DataError, Dataset
 from tasks.tensors import stored_arrays, write_arrays
 
 NETWORK = """
@@ -83,6 +86,20 @@ def test_values_of_a_regression(coterie):
     expected = x @ model["classifier.weight"][...][0] + model["classifier.bias"][...]
     assert said == pytest.approx(expected, abs=1e-4)
     assert np.corrcoef(said, y)[0, 1] > 0.5
+
+
+@pytest.mark.parametrize(("buffers", "group_norm"), [("average", False), ("drop", False), ("average", True)])
+def test_normalisation_layers_are_those_that_were_trained(buffers, group_norm, tmp_path):
+    x = np.random.default_rng(1).integers(0, 256, (5, 3, 16, 16)).astype(np.uint8)
+    dataset = Dataset(x, np.arange(5), 5, np.full(3, 100.0, np.float32), np.full(3, 50.0, np.float32))
+    network = build_network("cnn-bn", (3, 16, 16), 5, seed=3, buffers=buffers, group_norm=group_norm)
+    network.load({part: value + np.abs(value) for part, value in network.dump().items() if part != "counters"})
+    facts = personal_facts(describe(dataset), dataset, "cnn-bn", buffers, group_norm=group_norm)
+    arrays = {name: value.numpy() for name, value in network.state_dict().items()}
+    write_arrays(tmp_path / "a.safetensors", arrays, facts)
+    expected = torch.softmax(network.eval()((torch.from_numpy(x).float() - 100) / 50), dim=1)
+    found = load_personal(tmp_path / "a.safetensors").predict(x)
+    assert found == pytest.approx(expected.detach().numpy(), abs=1e-5)
 
 
 def test_folders_of_images_may_have_sub_folders_or_none_and_any_size(tmp_path):

@@ -198,6 +198,7 @@ def test_own_parts_are_overwritten_by_those_sent(where, tmp_path):
             "input-shape": "1x8x8",
             "outputs": "10",
             "buffers": "average",
+            "group-norm": "false",
         }
 
 

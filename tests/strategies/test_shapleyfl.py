@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message
+from sklearn.datasets import load_digits
 
 from cli.run import prepare
 from server.app import initial_layout
@@ -16,7 +17,7 @@ from strategies.game import ServerGame, server_samples
 from strategies.registry import METHODS, parse_config, section_of
 from strategies.shapleyfl import moved, shortened
 from tasks.models import WEIGHTS, build_network
-from tasks.training import Samples, evaluate
+from tasks.training import evaluate
 from wire.arrays import pack, unpack
 from wire.messages import MODEL
 
@@ -230,14 +231,19 @@ def test_the_state_comes_back(federate):
     assert method.judgement() == evidence.judgement(2.0)
 
 
-def test_only_a_server_with_samples_of_every_class_says_what_right_labels_explain():
-    config, settings = parse_config(prepare({"strategy": "afedsv", "model": "mlp", "server-data": "0.2"}))
-    game = ServerGame(config, settings["shapleyfl"])
-    base = game.models.network.dump()
-    assert game.explained(base, [base, base]).tolist() == [0.0, 0.0]
-    samples = game.models.samples
-    game.models.samples = Samples(samples.x[samples.y != 3], samples.y[samples.y != 3])
-    assert game.explained(base, [base]) is None
+def test_only_a_server_with_samples_of_every_class_says_what_right_labels_explain(tmp_path, caplog):
+    digits = load_digits()
+    for name, own in (("all", digits.target >= 0), ("without-3", digits.target != 3)):
+        np.savez(tmp_path / name, x=digits.images[own].astype(np.uint8), y=digits.target[own])
+        server_data = {"server-data": str(tmp_path / f"{name}.npz")}
+        config, settings = parse_config(prepare({"strategy": "afedsv", "model": "mlp", **server_data}))
+        game = ServerGame(config, settings["shapleyfl"])
+        base = game.models.network.dump()
+        found = game.explained(base, [base, base])
+        if name == "all":
+            assert found.tolist() == [0.0, 0.0] and "no sample of label" not in caplog.text
+        else:
+            assert found is None and "server-data has no sample of label 3" in caplog.text
 
 
 def test_s_fedavg_and_fedsv_keep_their_values(federate):
