@@ -22,14 +22,13 @@ import threading
 import time
 from pathlib import Path
 
+from coterie.cli.up import LocalFederation
+from coterie.runtime.control import Control, bundle
+from coterie.runtime.keys import make_keys
+from coterie.runtime.processes import Processes, free_ports
+from coterie.runtime.programs import program, quoted, superlink_command
+from coterie.server.app import checked_config
 from rich.console import Console
-
-from cli.control import Control, bundle
-from cli.flower import program, quoted, superlink_command
-from cli.keys import make_keys
-from cli.processes import Processes, free_ports
-from cli.up import LocalFederation
-from server.app import checked_config
 
 CONFIG = {"model": "lenet5", "local-epochs": 1, "strategy": "fedavg", "task": "digits"}
 SETTLE_SECONDS = 5.0

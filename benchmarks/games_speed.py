@@ -24,11 +24,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from games.coalitions import coalition_scores
-from games.overlap import LinearGame, MeasuredGame, form_coalitions, is_individually_stable
-from games.sampling import inclusion_probabilities
-from games.shapley import shapley_from_table
-from games.similarity import classifier_similarity, similarity_rows
+from coterie.games.coalitions import coalition_scores
+from coterie.games.overlap import LinearGame, MeasuredGame, form_coalitions, is_individually_stable
+from coterie.games.sampling import inclusion_probabilities
+from coterie.games.shapley import shapley_from_table
+from coterie.games.similarity import classifier_similarity, similarity_rows
 
 RNG = np.random.default_rng(0)
 

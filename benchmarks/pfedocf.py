@@ -7,10 +7,9 @@ import argparse
 import time
 
 import numpy as np
-
-from games.overlap import LinearGame, form, is_individually_stable
-from strategies.coalition_game import Nearest, play
-from tasks.linear import LinearRecipe, linear_parameters
+from coterie.games.overlap import LinearGame, form, is_individually_stable
+from coterie.strategies.coalition_game import Nearest, play
+from coterie.tasks.linear import LinearRecipe, linear_parameters
 
 
 def linear_game(clients: int, seed: int) -> LinearGame:

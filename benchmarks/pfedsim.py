@@ -21,16 +21,15 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
+from coterie.cli.progress import quiet_flower
+from coterie.cli.run import prepare
+from coterie.games.similarity import aggregation_weights, similarity_rows
+from coterie.runtime.simulation import SimulationGrid, Workers
+from coterie.server.app import run
+from coterie.strategies.observer import Observer
+from coterie.strategies.pool import ModelPool
+from coterie.tasks.models import build_network
 from rich.console import Console
-
-from cli.progress import quiet_flower
-from cli.run import prepare
-from cli.simulation import SimulationGrid, Workers
-from games.similarity import aggregation_weights, similarity_rows
-from server.app import run
-from strategies.observer import Observer
-from strategies.pool import ModelPool
-from tasks.models import build_network
 
 
 def measure_aggregation(clients: int = 1000) -> None:

@@ -26,6 +26,19 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from coterie.cli.communication import sizes_of
+from coterie.client import participant
+from coterie.client.app import app
+from coterie.client.coalition import _score_of_average, coalition_values
+from coterie.client.participant import Participant
+from coterie.server.app import checked_config
+from coterie.strategies.pfedsv import ONE_MESSAGE
+from coterie.tasks.datasets import load_dataset
+from coterie.tasks.models import WEIGHTS, Network, build_network
+from coterie.tasks.training import Samples, Sgd, train
+from coterie.wire.arrays import Parts, pack
+from coterie.wire.config import Value
+from coterie.wire.messages import OTHERS, DeliverOrder, PersonalizeOrder, TrainOrder, content
 from flwr.app import Context, Message, RecordDict
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
@@ -35,20 +48,6 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
 from flwr.supercore.task_identity import TaskIdentity
-
-from cli.communication import sizes_of
-from client import participant
-from client.app import app
-from client.coalition import _score_of_average, coalition_values
-from client.participant import Participant
-from server.app import checked_config
-from strategies.pfedsv import ONE_MESSAGE
-from tasks.datasets import load_dataset
-from tasks.models import WEIGHTS, Network, build_network
-from tasks.training import Samples, Sgd, train
-from wire.arrays import Parts, pack
-from wire.config import Value
-from wire.messages import OTHERS, DeliverOrder, PersonalizeOrder, TrainOrder, content
 
 MEMBERS, IMAGES, K = 6, 2000, 5
 CASES = [("mnist", "lenet5", False), ("cifar10", "resnet34", True), ("cifar10", "resnet34", False)]

@@ -29,11 +29,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from client.accountant import Accountant
-from client.privacy import _dp_sgd
-from tasks.datasets import load_dataset
-from tasks.models import Network, build_network
-from tasks.training import Samples, Sgd, outputs, sample_loss, train
+from coterie.client.accountant import Accountant
+from coterie.client.privacy import _dp_sgd
+from coterie.tasks.datasets import load_dataset
+from coterie.tasks.models import Network, build_network
+from coterie.tasks.training import Samples, Sgd, outputs, sample_loss, train
 
 SAMPLES, EPOCHS, BATCH = 200, 60, 20
 LABELS = (0, 6)  # T-shirts and shirts: hard to tell apart, easy to learn by heart

@@ -18,19 +18,18 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from cli.run import prepare
-from cli.simulation import SimulationGrid, Workers
-from client.data import partitioned
-from games.shapley import Estimate, estimate, normalise, shapley_from_table
-from server.app import run
-from strategies.fedavg import average
-from strategies.federation import RunFailed
-from strategies.game import mixture, server_samples
-from strategies.registry import parse_config
-from tasks.coalition_models import CoalitionModels
-from tasks.models import build_network
-from tasks.training import Samples, Sgd, chosen_samples, evaluate, train
+from coterie.cli.run import prepare
+from coterie.client.data import partitioned
+from coterie.games.shapley import Estimate, estimate, normalise, shapley_from_table
+from coterie.runtime.simulation import SimulationGrid, Workers
+from coterie.server.app import run
+from coterie.strategies.fedavg import average
+from coterie.strategies.game import mixture, server_samples
+from coterie.strategies.registry import parse_config
+from coterie.tasks.coalition_models import CoalitionModels
+from coterie.tasks.models import build_network
+from coterie.tasks.training import Samples, Sgd, chosen_samples, evaluate, train
+from coterie.wire.errors import RunFailed
 
 AUTHORS = 950  # evaluations of their code in a round of ten clients
 CLIENTS = 10

@@ -28,20 +28,19 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
+from coterie.cli.progress import quiet_flower
+from coterie.cli.run import prepare
+from coterie.client.data import linear_recipe, load_client_data
+from coterie.games.equilibrium import linear_pareto_front
+from coterie.games.preferences import even
+from coterie.runtime.simulation import SimulationGrid, Workers
+from coterie.server.app import initial_network, run
+from coterie.strategies.registry import parse_config
+from coterie.tasks.hypernetwork import Hypernetwork
+from coterie.tasks.linear import linear_parameters
+from coterie.wire.config import RunConfig
 from rich.console import Console
 from safetensors.numpy import load_file
-
-from cli.progress import quiet_flower
-from cli.run import prepare
-from cli.simulation import SimulationGrid, Workers
-from client.data import linear_recipe, load_client_data
-from games.equilibrium import linear_pareto_front
-from games.preferences import even
-from server.app import initial_network, run
-from strategies.registry import parse_config
-from tasks.hypernetwork import Hypernetwork
-from tasks.linear import linear_parameters
-from wire.config import RunConfig
 
 CLIENTS, FEATURES, TRAIN, TEST, GROUPS = 6, 20, 100, 100, 2
 GROUP_OF = [frozenset(j for j in range(CLIENTS) if j % GROUPS == i % GROUPS) for i in range(CLIENTS)]

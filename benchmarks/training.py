@@ -20,19 +20,18 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
+from coterie.cli.run import prepare
+from coterie.client.data import load_client_data
+from coterie.runtime.simulation import SimulationGrid, Workers
+from coterie.server.app import run
+from coterie.tasks.datasets import DataError
+from coterie.tasks.models import Network, build_network
+from coterie.tasks.training import Samples, Sgd, train
+from coterie.wire.config import RunConfig, split_sections
+from coterie.wire.randomness import derive_seed, generator
 from rich.console import Console
 from torch import nn
 from torch.nn import functional
-
-from cli.run import prepare
-from cli.simulation import SimulationGrid, Workers
-from client.data import load_client_data
-from server.app import run
-from tasks.datasets import DataError
-from tasks.models import Network, build_network
-from tasks.training import Samples, Sgd, train
-from wire.config import RunConfig, split_sections
-from wire.randomness import derive_seed, generator
 
 torch.set_num_threads(1)
 REPEATS = 2
@@ -168,7 +167,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", default="data", help="directory with fashion-mnist.npz")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    from cli.progress import quiet_flower
+    from coterie.cli.progress import quiet_flower
 
     quiet_flower(Console(stderr=True))
     measure_training()

@@ -3,10 +3,8 @@
 import sys
 from typing import NoReturn
 
+from coterie.wire.errors import ConfigError, RunFailed
 from typer.core import TyperCommand
-
-from strategies.federation import RunFailed
-from wire.config import ConfigError
 
 
 def run_alone(command: TyperCommand, arguments: list[str]) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
+from coterie.cli.alone import run_alone
+from coterie.runtime.keys import NAME
+from coterie.runtime.tls import split_address
+from coterie.wire.attack import KINDS
+from coterie.wire.config import Value, choose
+from coterie.wire.errors import ConfigError
 from cryptography.exceptions import UnsupportedAlgorithm
 from typer.core import TyperCommand, TyperOption
-
-from cli.alone import run_alone
-from cli.keys import NAME
-from cli.tls import split_address
-from wire.attack import KINDS
-from wire.config import ConfigError, Value, choose
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Device:
 
 
 def client_command(options: dict[str, Any]) -> None:
-    from cli.supervise import keep_connected
+    from coterie.runtime.supervise import keep_connected
 
     key, lock = find_key(str(options["key"]))
     with lock:

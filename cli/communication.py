@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from coterie.server.report import read_run
+from coterie.tasks.models import build_network
+from coterie.wire.config import Value
 from rich.table import Table
-
-from server.report import read_run
-from tasks.models import build_network
-from wire.config import Value
 
 LARGE = {"resnet34": (3, 32, 32), "vgg19": (3, 32, 32)}
 CLASSES = 10

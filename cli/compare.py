@@ -5,22 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from coterie.cli.communication import communication, communication_table
+from coterie.cli.estimators import compare_estimators
+from coterie.cli.mechanisms import compare_mechanisms
+from coterie.cli.presets import PRESETS, Preset
+from coterie.cli.run import default_workers, prepare, simulate
+from coterie.client.participant import pick_device
+from coterie.runtime.simulation import Workers
+from coterie.server.pictures import compared_curves
+from coterie.server.report import encoded, read_run, write_page
+from coterie.server.rundir import new_run_dir, write_json
+from coterie.strategies.registry import METHODS
+from coterie.wire.config import Value, choose
+from coterie.wire.errors import ConfigError, RunFailed
 from rich.console import Console
 from rich.table import Table
-
-from cli.communication import communication, communication_table
-from cli.estimators import compare_estimators
-from cli.mechanisms import compare_mechanisms
-from cli.presets import PRESETS, Preset
-from cli.run import default_workers, prepare, simulate
-from cli.simulation import Workers
-from client.participant import pick_device
-from server.pictures import compared_curves
-from server.report import encoded, read_run, write_page
-from server.rundir import new_run_dir, write_json
-from strategies.federation import RunFailed
-from strategies.registry import METHODS
-from wire.config import ConfigError, Value, choose
 
 DEFAULT_STRATEGIES, DEFAULT_SEEDS = "local,fedavg,fedper", "1"
 WIDEST = 200  # columns of a table that goes to a file

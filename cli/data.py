@@ -3,17 +3,16 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from coterie.cli.run import prepare
+from coterie.client.data import partitioned
+from coterie.tasks.chart import bubble_chart, label_table, summary_rows
+from coterie.tasks.datasets import load_dataset
+from coterie.tasks.resolve import partition_kind, spec_of
+from coterie.tasks.samples import DataError
+from coterie.tasks.spec import TASKS
+from coterie.wire.config import RunConfig, Value, split_sections
 from rich.console import Console
 from rich.table import Table
-
-from cli.run import prepare
-from client.data import partitioned
-from tasks.chart import bubble_chart, label_table, summary_rows
-from tasks.datasets import load_dataset
-from tasks.resolve import partition_kind, task_spec
-from tasks.samples import DataError
-from tasks.spec import TASKS
-from wire.config import RunConfig, Value, split_sections
 
 
 def data_command(values: Mapping[str, Value], plot: str) -> None:
@@ -22,7 +21,7 @@ def data_command(values: Mapping[str, Value], plot: str) -> None:
         return
     config = RunConfig.parse(split_sections(prepare(values))[0])
     dataset, parts = partitioned(config, config.num_clients)
-    kind = partition_kind(task_spec(config.task, config.classes, config.input_shape), config.partition)
+    kind = partition_kind(spec_of(config), config.partition)
     clients = [str(i) for i in range(len(parts))]
     if kind == "natural":
         clients = [f"{i} ({name})" for i, name in enumerate(dataset.owners)]

@@ -19,6 +19,6 @@ def main(arguments: list[str] | None = None) -> None:
         )
         raise SystemExit(2)
     if given[:1] in (["client"], ["server"]):
-        import_module(f"cli.{given[0]}").main(given[1:])
+        import_module(f"coterie.cli.{given[0]}").main(given[1:])
     else:
-        import_module("cli.main").main(arguments)
+        import_module("coterie.cli.main").main(arguments)

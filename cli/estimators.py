@@ -7,23 +7,22 @@ is that of the normalised values (NSV), squared, averaged over clients and draws
 from collections.abc import Mapping
 
 import numpy as np
+from coterie.cli.run import prepare
+from coterie.client.data import partitioned
+from coterie.games.shapley import estimate, normalise, shapley_from_table
+from coterie.server.rundir import new_run_dir, write_json
+from coterie.strategies.fedavg import average
+from coterie.strategies.game import available_cores, mixture, server_samples
+from coterie.strategies.registry import parse_config
+from coterie.tasks.coalition_models import CoalitionModels
+from coterie.tasks.models import build_network
+from coterie.tasks.training import Sgd, chosen_samples, train
+from coterie.wire.arrays import Parts
+from coterie.wire.config import RunConfig, Value
+from coterie.wire.errors import RunFailed
+from coterie.wire.randomness import derive_seed, generator
 from rich.console import Console
 from rich.table import Table
-
-from cli.run import prepare
-from client.data import partitioned
-from games.shapley import estimate, normalise, shapley_from_table
-from server.rundir import new_run_dir, write_json
-from strategies.fedavg import average
-from strategies.federation import RunFailed
-from strategies.game import available_cores, mixture, server_samples
-from strategies.registry import parse_config
-from tasks.coalition_models import CoalitionModels
-from tasks.models import build_network
-from tasks.training import Sgd, chosen_samples, train
-from wire.arrays import Parts
-from wire.config import RunConfig, Value
-from wire.randomness import derive_seed, generator
 
 ESTIMATORS = ("mc", "tmc", "dmc", "cc")
 BUDGETS = (120, 240, 480, 960)

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from coterie.cli.client import command as client_command
+from coterie.cli.compare import DEFAULT_SEEDS, DEFAULT_STRATEGIES
+from coterie.cli.options import config_options, given_values
+from coterie.cli.presets import PRESETS
+from coterie.cli.server import command as server_command
+from coterie.server.app import USER_ERRORS
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
-
-from cli.client import command as client_command
-from cli.compare import DEFAULT_SEEDS, DEFAULT_STRATEGIES
-from cli.options import config_options, given_values
-from cli.presets import PRESETS
-from cli.server import command as server_command
-from server.app import USER_ERRORS
 
 WORKERS_HELP = "Worker processes; results do not depend on it. 0: all in this process. Default: one per core."
 
@@ -25,7 +24,7 @@ def _workers() -> click.Parameter:
 
 
 def run(settings: tuple[str, ...], workers: int | None, **options: Any) -> None:
-    from cli.run import run_command
+    from coterie.cli.run import run_command
 
     run_command(given_values(options, settings), workers)
 
@@ -39,43 +38,43 @@ def compare(
     quick: bool,
     **options: Any,
 ) -> None:
-    from cli.compare import compare_command
+    from coterie.cli.compare import compare_command
 
     compare_command(given_values(options, settings), strategies, seeds, preset, quick, workers)
 
 
 def data(settings: tuple[str, ...], plot: str, **options: Any) -> None:
-    from cli.data import data_command
+    from coterie.cli.data import data_command
 
     data_command(given_values(options, settings), plot)
 
 
 def report(run: str) -> None:
-    from server.report import write_report
+    from coterie.server.report import write_report
 
     print(write_report(Path(run)))
 
 
 def predict(model: str, data: str, output: str, network: str) -> None:
-    from cli.predict import predict_command
+    from coterie.cli.predict import predict_command
 
     predict_command(model, data, output, network)
 
 
 def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | None, **options: Any) -> None:
-    from cli.up import up_command
+    from coterie.cli.up import up_command
 
     up_command(given_values(options, settings), control_port, fleet_port)
 
 
 def keys(directory: str, clients: int | None, names: str, server_names: str, revoke: str) -> None:
-    from cli.keys import keys_command
+    from coterie.cli.keys import keys_command
 
     keys_command(directory, clients, names, server_names, revoke)
 
 
 def submit(settings: tuple[str, ...], server: str, root_certificates: str, **options: Any) -> None:
-    from cli.submit import submit_command
+    from coterie.cli.submit import submit_command
 
     submit_command(given_values(options, settings), server, root_certificates)
 

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from coterie.cli.run import default_workers, prepare, simulate
+from coterie.client.data import linear_recipe, load_client_data
+from coterie.games.overlap import LinearGame, coalitions_of, form
+from coterie.runtime.simulation import Workers
+from coterie.server.coalitions import errors_by_mechanism, mixing_curves, share_by_sweeps
+from coterie.server.rundir import new_run_dir, write_json
+from coterie.tasks.linear import linear_parameters
+from coterie.wire.config import RunConfig, Value, split_sections
+from coterie.wire.errors import ConfigError
+from coterie.wire.files import write_atomically
 from rich.console import Console
 from rich.table import Table
 from safetensors.numpy import load_file
-
-from cli.run import default_workers, prepare, simulate
-from cli.simulation import Workers
-from client.data import linear_recipe, load_client_data
-from games.overlap import LinearGame, coalitions_of, form
-from server.coalitions import errors_by_mechanism, mixing_curves, share_by_sweeps
-from server.rundir import new_run_dir, write_json
-from tasks.files import write_atomically
-from tasks.linear import linear_parameters
-from wire.config import ConfigError, RunConfig, Value, split_sections
 
 MECHANISMS = ("local", "grand", "grand-mixed", "disjoint", "overlapping")
 TITLES = {"overlapping": "pfedocf"}

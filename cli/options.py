@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 import click
+from coterie.strategies.registry import METHODS, SECTIONS, default_config
+from coterie.tasks.models import MODELS
+from coterie.tasks.spec import TASKS
+from coterie.wire.config import RunConfig, Value
+from coterie.wire.errors import ConfigError
 from typer.core import TyperOption
-
-from strategies.registry import METHODS, SECTIONS, default_config
-from tasks.models import MODELS
-from tasks.spec import TASKS
-from wire.config import ConfigError, RunConfig, Value
 
 CHOICES = {"strategy": METHODS, "task": [*TASKS, "own"], "model": MODELS}
 TYPES: dict[Any, Any] = {int: click.INT, float: click.FLOAT}

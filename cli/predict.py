@@ -4,9 +4,9 @@ import csv
 import io
 from pathlib import Path
 
-from tasks.files import write_atomically
-from tasks.own import load_inputs
-from tasks.personal import load_personal
+from coterie.tasks.own import load_inputs
+from coterie.tasks.personal import load_personal
+from coterie.wire.files import write_atomically
 
 
 def predict_command(model: str, data: str, output: str, network: str) -> None:

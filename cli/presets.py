@@ -7,7 +7,7 @@ command line goes before what the preset says.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from wire.config import Value
+from coterie.wire.config import Value
 
 
 @dataclass(frozen=True)

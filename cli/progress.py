@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from coterie.strategies.observer import Observer
+from coterie.wire.messages import Hello
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import (
@@ -16,9 +18,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-
-from strategies.observer import Observer
-from wire.messages import Hello
 
 SHARE_OF_TRAINING = 0.8  # of the time of a round with an evaluation, for a bar that moves evenly
 

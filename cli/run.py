@@ -6,32 +6,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from coterie.cli.progress import RunProgress, quiet_flower
+from coterie.client.data import partitioned
+from coterie.client.participant import pick_device
+from coterie.runtime.simulation import SimulationGrid, Workers
+from coterie.server.app import checked_config, run
+from coterie.server.rundir import new_run_dir
+from coterie.server.suspects import in_words
+from coterie.strategies.game import server_samples
+from coterie.strategies.registry import parse_config
+from coterie.tasks.chart import label_overlap, label_table
+from coterie.tasks.datasets import load_dataset
+from coterie.tasks.own import describe
+from coterie.tasks.resolve import number_of_clients, spec_of
+from coterie.tasks.server_data import is_amount
+from coterie.wire.attack import AttackSettings, bad_clients
+from coterie.wire.config import RunConfig, Value, split_sections
+from coterie.wire.errors import ConfigError
 from rich.console import Console
 from rich.table import Table
-
-from cli.progress import RunProgress, quiet_flower
-from cli.simulation import SimulationGrid, Workers
-from client.data import partitioned
-from client.participant import pick_device
-from server.app import checked_config, run
-from server.rundir import new_run_dir
-from server.suspects import in_words
-from strategies.game import server_samples
-from strategies.registry import parse_config
-from tasks.chart import label_overlap, label_table
-from tasks.datasets import load_dataset
-from tasks.own import describe
-from tasks.resolve import number_of_clients, task_spec
-from tasks.server_data import is_amount
-from wire.attack import AttackSettings, bad_clients
-from wire.config import ConfigError, RunConfig, Value, split_sections
 
 
 def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
     """The whole configuration of a simulation, checked, with its data loaded and dealt: all mistakes show up here."""
     config = checked_config(_describe_own_data(values))
     settings = RunConfig.parse(split_sections(config)[0])
-    spec = task_spec(settings.task, settings.classes, settings.input_shape)
+    spec = spec_of(settings)
     number = number_of_clients(spec, settings.partition, settings.num_clients)
     config["num-clients"] = number
     config["data-root"] = str(Path(settings.data_root).absolute())

@@ -21,15 +21,13 @@ from typing import Any, NoReturn
 
 import click
 import httpx
+from coterie.cli.alone import run_alone
+from coterie.runtime.control import Control, read_public_key
+from coterie.runtime.processes import Processes, last_words, must_be_free
+from coterie.runtime.programs import environment, executor_command, superlink_command
+from coterie.wire.errors import ConfigError, RunFailed
 from cryptography import x509
 from typer.core import TyperCommand, TyperOption
-
-from cli.alone import run_alone
-from cli.control import Control, read_public_key
-from cli.flower import environment, executor_command, superlink_command
-from cli.processes import Processes, last_words, must_be_free
-from strategies.federation import RunFailed
-from wire.config import ConfigError
 
 LOOK_SECONDS = 2.0
 START_SECONDS = 60.0
@@ -209,7 +207,7 @@ def command(**more: Any) -> TyperCommand:
             TyperOption(
                 param_decls=["--executor/--no-executor", "executor"],
                 default=True,
-                help="Run the methods here too, or leave them to `python -m server.executor` elsewhere.",
+                help="Run the methods here too, or leave them to `python -m coterie.runtime.executor` elsewhere.",
             ),
         ],
         help="""Coordinate a federation until stopped: clients connect to it, runs are submitted to it.

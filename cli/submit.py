@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import IO
 
 import httpx
+from coterie.cli.progress import RunProgress
+from coterie.runtime.control import Control, bundle
+from coterie.runtime.tls import Unreachable, check_server
+from coterie.server.app import checked_config
+from coterie.tasks.resolve import partition_kind, spec_of
+from coterie.wire.config import RunConfig, Value, split_sections
+from coterie.wire.errors import ConfigError, RunFailed
 from rich.console import Console
-
-from cli.control import Control, bundle
-from cli.progress import RunProgress
-from cli.tls import Unreachable, check_server
-from server.app import checked_config
-from strategies.federation import RunFailed
-from tasks.resolve import partition_kind, task_spec
-from wire.config import ConfigError, RunConfig, Value, split_sections
 
 PATIENCE_SECONDS = 120.0  # how long the server may be away while its run is followed
 ROUND = re.compile(r"round (\d+)/\d+:")
@@ -70,7 +69,7 @@ def number_of_clients(config: Mapping[str, Value], control: Control) -> int:
     settings = RunConfig.parse(split_sections(config)[0])
     if settings.num_clients:
         return settings.num_clients
-    spec = task_spec(settings.task, settings.classes, settings.input_shape)
+    spec = spec_of(settings)
     if partition_kind(spec, settings.partition) == "natural":
         return len(spec.natural_clients)
     if number := control.online():

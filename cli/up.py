@@ -20,17 +20,16 @@ from types import FrameType
 from typing import NoReturn
 
 import httpx
+from coterie.cli.run import prepare, result_table
+from coterie.cli.submit import follow
+from coterie.runtime.control import Control, bundle
+from coterie.runtime.keys import make_keys
+from coterie.runtime.processes import Processes, free_ports, must_be_free
+from coterie.runtime.programs import environment, executor_command, program, superlink_command
+from coterie.server.rundir import PREPARED, new_run_dir
+from coterie.wire.config import Value
+from coterie.wire.errors import RunFailed
 from rich.console import Console
-
-from cli.control import Control, bundle
-from cli.flower import environment, executor_command, program, superlink_command
-from cli.keys import make_keys
-from cli.processes import Processes, free_ports, must_be_free
-from cli.run import prepare, result_table
-from cli.submit import follow
-from server.rundir import PREPARED, new_run_dir
-from strategies.federation import RunFailed
-from wire.config import Value
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -112,7 +111,7 @@ class LocalFederation:
         state = self.run_dir / "clients" / str(i)
         state.mkdir(mode=0o700)
         command = [
-            *(sys.executable, "-P", "-m", "cli", "client"),
+            *(sys.executable, "-P", "-m", "coterie", "client"),
             *("--server", f"127.0.0.1:{self.fleet_port}"),
             *("--key", str(self.keys / "clients" / str(i))),
             *("--num-partitions", str(number)),

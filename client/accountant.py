@@ -9,9 +9,8 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-
-from client.store import Note, Store
-from wire.config import ConfigError
+from coterie.client.store import Note, Store
+from coterie.wire.errors import ConfigError
 
 TOPIC = "privacy"
 ANY_ROUND = 2**62

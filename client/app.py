@@ -1,26 +1,23 @@
 """The ClientApp: what one device answers to each message (wire/messages.py)."""
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
-
-from client import ocf
-from client.coalition import fill
-from client.fomo import mix
-from client.participant import Participant, received_parts
-from client.pfedsv import deliver, personalize
-from client.rays import losses_and_gradients
-from client.store import OWN
-from client.training import train_and_upload
-from tasks.gradients import measure_statistics
-from tasks.models import Network
-from tasks.steps import Adapted, Moreau
-from tasks.training import PLAIN, Step
-from tasks.training import evaluate as evaluate_network
-from tasks.training import train as train_network
-from wire.checks import Refused
-from wire.fingerprint import fingerprint
-from wire.messages import (
+from coterie.client import ocf
+from coterie.client.coalition import fill
+from coterie.client.fomo import mix
+from coterie.client.participant import Participant, received_parts
+from coterie.client.pfedsv import deliver, personalize
+from coterie.client.rays import losses_and_gradients
+from coterie.client.store import OWN
+from coterie.client.training import train_and_upload
+from coterie.tasks.gradients import measure_statistics
+from coterie.tasks.models import Network
+from coterie.tasks.steps import Adapted, Moreau
+from coterie.tasks.training import PLAIN, Step
+from coterie.tasks.training import evaluate as evaluate_network
+from coterie.tasks.training import train as train_network
+from coterie.wire.errors import Refused
+from coterie.wire.fingerprint import fingerprint
+from coterie.wire.messages import (
     ORDER,
     OTHERS,
     CoalitionOrder,
@@ -35,6 +32,8 @@ from wire.messages import (
     TrainOrder,
     reply,
 )
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 app = ClientApp()
 

@@ -22,12 +22,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-
-from tasks.models import STATISTICS, WEIGHTS
-from tasks.training import Samples
-from wire.arrays import Parts
-from wire.attack import AttackSettings
-from wire.randomness import derive_seed, generator
+from coterie.tasks.models import STATISTICS, WEIGHTS
+from coterie.tasks.training import Samples
+from coterie.wire.arrays import Parts
+from coterie.wire.attack import AttackSettings
+from coterie.wire.randomness import derive_seed, generator
 
 HUGE = 1e6
 COLLUDING_LENGTH = 0.1  # of the common update, in lengths of the model

@@ -14,13 +14,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-
-from games.coalitions import coalition_averages, coalition_scores
-from games.shapley import estimate, shapley_from_table
-from tasks.models import STATISTICS, Network
-from tasks.tensors import Vector, pieces
-from tasks.training import Samples, evaluate, features, outputs
-from wire.arrays import Parts
+from coterie.games.coalitions import coalition_averages, coalition_scores
+from coterie.games.shapley import estimate, shapley_from_table
+from coterie.tasks.models import STATISTICS, Network
+from coterie.tasks.tensors import Vector, pieces
+from coterie.tasks.training import Samples, evaluate, features, outputs
+from coterie.wire.arrays import Parts
 
 Model = Mapping[str, Vector]
 

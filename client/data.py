@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from tasks.datasets import load_dataset
-from tasks.linear import LinearRecipe, load_linear
-from tasks.partitions import cached_partition
-from tasks.resolve import partition_kind, task_spec
-from tasks.samples import Dataset
-from tasks.server_data import held_out, without
-from tasks.splits import Split, split
-from tasks.training import Samples, chosen_samples
-from wire.config import ConfigError, RunConfig
-from wire.randomness import derive_seed
+from coterie.tasks.datasets import load_dataset
+from coterie.tasks.linear import LinearRecipe, load_linear
+from coterie.tasks.partitions import cached_partition
+from coterie.tasks.resolve import partition_kind, spec_of
+from coterie.tasks.samples import Dataset
+from coterie.tasks.server_data import held_out, without
+from coterie.tasks.splits import Split, split
+from coterie.tasks.training import Samples, chosen_samples
+from coterie.wire.config import RunConfig
+from coterie.wire.errors import ConfigError
+from coterie.wire.randomness import derive_seed
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ClientData:
 def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: str) -> ClientData:
     own = str(node_config.get("data", ""))
     if own:
-        spec = task_spec(config.task, config.classes, config.input_shape)
+        spec = spec_of(config)
         classes = config.classes or ("regression" if spec.kind == "regression" else str(spec.num_outputs))
         shape = ",".join(str(size) for size in spec.input_shape)
         dataset = load_dataset("own", config.data_root, data=own, classes=classes, input_shape=shape)
@@ -61,7 +61,7 @@ def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tupl
     """The task's data set and the sample indices of every client; kept in memory, and with `cache` also on disk."""
     c = config
     settings: dict[str, Any] = {
-        "kind": partition_kind(task_spec(c.task, c.classes, c.input_shape), c.partition),
+        "kind": partition_kind(spec_of(c), c.partition),
         "seed": derive_seed(c.seed, "partition"),
         "dirichlet_alpha": c.dirichlet_alpha,
         "labels_per_client": c.labels_per_client,
@@ -92,7 +92,7 @@ def _dataset(c: RunConfig, num_partitions: int) -> Dataset:
 
 def linear_recipe(c: RunConfig, clients: int) -> LinearRecipe:
     """How task `linear` is made in this run: the seed gives everybody the same recipe."""
-    features = task_spec(c.task, c.classes, c.input_shape).input_shape[0]
+    features = spec_of(c).input_shape[0]
     seed = derive_seed(c.seed, "linear")
     return LinearRecipe(clients, features, c.linear_groups, c.linear_deviation, c.linear_noise, c.linear_samples, seed)
 

@@ -4,12 +4,11 @@ w_j = max(0, L(theta_i) - L(theta_j)) / |theta_j - theta_i|,  normalised;   thet
 """
 
 import numpy as np
+from coterie.tasks.models import STATISTICS, Network
+from coterie.tasks.training import Samples, evaluate
+from coterie.wire.arrays import Parts
+from coterie.wire.checks import checked_parts, part_places
 from flwr.app import ArrayRecord
-
-from tasks.models import STATISTICS, Network
-from tasks.training import Samples, evaluate
-from wire.arrays import Parts
-from wire.checks import checked_parts, part_places
 
 
 def mix(network: Network, others: ArrayRecord, validation: Samples) -> np.ndarray:

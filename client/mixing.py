@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-
-from client.coalition import weighted_mean
-from games.mixing import mixing_weights_from_outputs
-from tasks.models import Network
-from tasks.training import Samples, evaluate, outputs
-from wire.arrays import Parts
+from coterie.client.coalition import weighted_mean
+from coterie.games.mixing import mixing_weights_from_outputs
+from coterie.tasks.models import Network
+from coterie.tasks.training import Samples, evaluate, outputs
+from coterie.wire.arrays import Parts
 
 STEPS = (0.1, 0.25, 0.5, 0.75, 0.9)
 PASSES = 2

@@ -9,20 +9,19 @@ For a linear task the own model is the least squares estimate, and that is all a
 import time
 
 import numpy as np
+from coterie.client.coalition import weighted_mean
+from coterie.client.mixing import best_mixture
+from coterie.client.participant import Participant, received_parts
+from coterie.client.privacy import with_noise
+from coterie.client.store import OWN
+from coterie.client.training import train_and_upload
+from coterie.tasks.models import WEIGHTS, Network
+from coterie.tasks.training import Samples, evaluate
+from coterie.wire.arrays import Parts
+from coterie.wire.checks import checked_parts
+from coterie.wire.errors import ConfigError, Refused
+from coterie.wire.messages import OTHERS, CoalitionOrder, MixOrder, TrainOrder, reply
 from flwr.app import ArrayRecord, RecordDict
-
-from client.coalition import weighted_mean
-from client.mixing import best_mixture
-from client.participant import Participant, received_parts
-from client.privacy import with_noise
-from client.store import OWN
-from client.training import train_and_upload
-from tasks.models import WEIGHTS, Network
-from tasks.training import Samples, evaluate
-from wire.arrays import Parts
-from wire.checks import Refused, checked_parts
-from wire.config import ConfigError
-from wire.messages import OTHERS, CoalitionOrder, MixOrder, TrainOrder, reply
 
 WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
 

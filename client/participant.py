@@ -6,23 +6,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from coterie.client.attacks import Attack
+from coterie.client.data import ClientData, load_client_data, num_partitions_of
+from coterie.client.store import ContextStore, FileStore, Store
+from coterie.tasks.models import Network
+from coterie.tasks.personal import personal_facts
+from coterie.tasks.resolve import model_name, network_of, spec_of
+from coterie.tasks.spec import TaskSpec
+from coterie.tasks.training import Samples, Sgd
+from coterie.wire.arrays import Parts
+from coterie.wire.attack import KINDS, AttackSettings, bad_clients
+from coterie.wire.checks import checked_parts, part_places
+from coterie.wire.config import RunConfig, choose, split_sections
+from coterie.wire.errors import ConfigError, Refused
+from coterie.wire.messages import MODEL
+from coterie.wire.privacy import PrivacySettings
+from coterie.wire.randomness import derive_seed, generator
 from flwr.app import ArrayRecord, Context, RecordDict
-
-from client.attacks import Attack
-from client.data import ClientData, load_client_data, num_partitions_of
-from client.store import ContextStore, FileStore, Store
-from tasks.models import Network, build_network
-from tasks.personal import personal_facts
-from tasks.resolve import model_name, task_spec
-from tasks.spec import TaskSpec
-from tasks.training import Samples, Sgd
-from wire.arrays import Parts
-from wire.attack import KINDS, AttackSettings, bad_clients
-from wire.checks import Refused, checked_parts, part_places
-from wire.config import ConfigError, RunConfig, choose, split_sections
-from wire.messages import MODEL
-from wire.privacy import PrivacySettings
-from wire.randomness import derive_seed, generator
 
 LARGE = 32 * 2**20  # bytes of a model from which on no second copy of it is kept
 
@@ -46,9 +46,7 @@ class Participant:
         state_dir = context.node_config.get("state-dir")
         store = FileStore(Path(str(state_dir)), name, str(context.run_id)) if state_dir else ContextStore(context)
         device = pick_device(str(context.node_config.get("device", config.device)))
-        return cls(
-            name, config, privacy, task_spec(config.task, config.classes, config.input_shape), store, device, context
-        )
+        return cls(name, config, privacy, spec_of(config), store, device, context)
 
     def data(self) -> ClientData:
         return load_client_data(self.context.node_config, self.config, self.name)
@@ -67,11 +65,7 @@ class Participant:
 
     def network(self) -> Network:
         """The run's network with its initial weights."""
-        c, spec = self.config, self.spec
-        model = model_name(spec, c.model)
-        group_norm = self.privacy.mode == "dp-sgd"
-        settings = (model, spec.input_shape, spec.num_outputs, c.seed, c.buffers, group_norm, self.device)
-        network, initial = _initial_network(*settings)
+        network, initial = _initial_network(self.config, self.privacy.mode == "dp-sgd", self.device)
         if initial is None:
             _initial_network.cache_clear()
         else:
@@ -121,25 +115,9 @@ def received_parts(records: RecordDict, network: Network) -> Parts:
 
 
 @functools.lru_cache(maxsize=1)
-def _initial_network(
-    model: str,
-    input_shape: tuple[int, ...],
-    num_outputs: int,
-    seed: int,
-    buffers: str,
-    group_norm: bool,
-    device: str,
-) -> tuple[Network, Parts | None]:
+def _initial_network(config: RunConfig, group_norm: bool, device: str) -> tuple[Network, Parts | None]:
     """A network to use again, and what to load into it for that; None for a large one, which is rather built again."""
-    network = build_network(
-        model,
-        input_shape,
-        num_outputs,
-        seed=derive_seed(seed, "model"),
-        buffers=buffers,
-        group_norm=group_norm,
-        device=device,
-    )
+    network = network_of(config, group_norm=group_norm, device=device)
     large = sum(part.nbytes for part in network.parts.values()) > LARGE
     return network, None if large else network.dump()
 

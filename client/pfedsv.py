@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from coterie.client.coalition import Model, coalition_values, distance, fill, mix
+from coterie.client.participant import Participant, received_parts
+from coterie.client.store import OWN, Note
+from coterie.games.relevance import aggregation_weights, choose_collaborators, update_relevance
+from coterie.tasks.models import Network
+from coterie.tasks.tensors import pieces
+from coterie.tasks.training import evaluate
+from coterie.wire.arrays import Parts
+from coterie.wire.checks import readable_parts
+from coterie.wire.errors import Refused
+from coterie.wire.messages import OTHERS, DeliverOrder, Judgement, PersonalizeOrder, reply
 from flwr.app import ArrayRecord, RecordDict
-
-from client.coalition import Model, coalition_values, distance, fill, mix
-from client.participant import Participant, received_parts
-from client.store import OWN, Note
-from games.relevance import aggregation_weights, choose_collaborators, update_relevance
-from tasks.models import Network
-from tasks.tensors import pieces
-from tasks.training import evaluate
-from wire.arrays import Parts
-from wire.checks import Refused, readable_parts
-from wire.messages import OTHERS, DeliverOrder, Judgement, PersonalizeOrder, reply
 
 TOPIC = "pfedsv"
 PSEUDONYM = re.compile(r"[0-9a-f]{16}")

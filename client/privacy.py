@@ -17,14 +17,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-
-from client.accountant import Accountant
-from client.participant import Participant
-from tasks.models import STATISTICS, WEIGHTS, Network
-from tasks.training import Samples, Sgd, Trained, sample_loss
-from wire.arrays import Parts
-from wire.config import ConfigError
-from wire.randomness import derive_seed
+from coterie.client.accountant import Accountant
+from coterie.client.participant import Participant
+from coterie.tasks.models import STATISTICS, WEIGHTS, Network
+from coterie.tasks.training import Samples, Sgd, Trained, sample_loss
+from coterie.wire.arrays import Parts
+from coterie.wire.errors import ConfigError
+from coterie.wire.randomness import derive_seed
 
 Phase = tuple[tuple[str, ...], int]  # parts, epochs
 

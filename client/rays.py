@@ -7,13 +7,13 @@ each; on validation samples with all losses and the gradient of the best model, 
 import time
 
 import numpy as np
+from coterie.client.participant import Participant
+from coterie.tasks.gradients import Rows, training_gradients, validation_gradient
+from coterie.tasks.models import WEIGHTS, Network
+from coterie.wire.checks import checked_parts
+from coterie.wire.errors import Refused
+from coterie.wire.messages import MODEL, RaysOrder, reply
 from flwr.app import ArrayRecord, RecordDict
-
-from client.participant import Participant
-from tasks.gradients import Rows, training_gradients, validation_gradient
-from tasks.models import WEIGHTS, Network
-from wire.checks import Refused, checked_parts
-from wire.messages import MODEL, RaysOrder, reply
 
 WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
 

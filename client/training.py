@@ -2,13 +2,13 @@
 
 import time
 
-from client.participant import Participant
-from client.privacy import train_privately, with_noise
-from tasks.models import Network
-from tasks.training import PLAIN, Samples, Step, Trained, outputs, sample_loss
-from tasks.training import train as train_network
-from wire.arrays import Parts
-from wire.messages import TrainOrder
+from coterie.client.participant import Participant
+from coterie.client.privacy import train_privately, with_noise
+from coterie.tasks.models import Network
+from coterie.tasks.training import PLAIN, Samples, Step, Trained, outputs, sample_loss
+from coterie.tasks.training import train as train_network
+from coterie.wire.arrays import Parts
+from coterie.wire.messages import TrainOrder
 
 
 def train_and_upload(

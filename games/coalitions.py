@@ -15,10 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from coterie.games import checks
+from coterie.games.checks import FloatArray
 from numpy.typing import ArrayLike
-
-from games import checks
-from games.checks import FloatArray
 
 MOST_MEMBERS = 20
 BLOCK = 1 << 18  # numbers held at once by coalition_scores: 2 MB stay in the processor's cache

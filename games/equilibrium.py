@@ -22,10 +22,9 @@ from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
+from coterie.games import checks
+from coterie.games.checks import FloatArray
 from numpy.typing import ArrayLike
-
-from games import checks
-from games.checks import FloatArray
 
 Coalition = frozenset[int]
 OptimalSet = Callable[[int, Coalition], Collection[int]]

@@ -19,11 +19,10 @@ import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+from coterie.games.checks import FloatArray
+from coterie.games.memo import Memo
+from coterie.games.smooth import smooth_game
 from numpy.typing import NDArray
-
-from games.checks import FloatArray
-from games.memo import Memo
-from games.smooth import smooth_game
 
 Result = tuple[FloatArray, FloatArray]
 Differences = tuple[dict[int, dict[int, float]], list[FloatArray]]

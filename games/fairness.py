@@ -10,11 +10,10 @@ estimate of how fast the gradient of F_j^(q+1) / (q+1) changes if that of F_j do
 from __future__ import annotations
 
 import numpy as np
+from coterie.games import checks
+from coterie.games.checks import FloatArray
+from coterie.games.preferences import on_simplex
 from numpy.typing import ArrayLike
-
-from games import checks
-from games.checks import FloatArray
-from games.preferences import on_simplex
 
 
 def shares_of(weights: ArrayLike) -> FloatArray:

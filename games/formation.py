@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from games.checks import FloatArray
+from coterie.games.checks import FloatArray
 
 Coalition = frozenset[int]
 Question = tuple[int, Coalition]  # the error of this client under the model of this coalition

@@ -9,10 +9,9 @@ negative, let the most promising weight in, until none lowers the error. It ends
 from __future__ import annotations
 
 import numpy as np
+from coterie.games import checks
+from coterie.games.checks import FloatArray
 from numpy.typing import ArrayLike, NDArray
-
-from games import checks
-from games.checks import FloatArray
 
 
 def mixing_weights(matrix: ArrayLike) -> FloatArray:

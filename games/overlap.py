@@ -18,12 +18,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
+from coterie.games import checks
+from coterie.games.checks import FloatArray
+from coterie.games.formation import Coalition, Formation, finish, formation
+from coterie.games.mixing import mixing_weights
 from numpy.typing import ArrayLike
-
-from games import checks
-from games.checks import FloatArray
-from games.formation import Coalition, Formation, finish, formation
-from games.mixing import mixing_weights
 
 
 class Game(Protocol):

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from coterie.games import checks
+from coterie.games.checks import FloatArray
 from numpy.typing import ArrayLike, NDArray
-
-from games import checks
-from games.checks import FloatArray
 
 IntArray = NDArray[np.int64]
 

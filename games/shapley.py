@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 import numpy as np
+from coterie.games import checks, estimators
+from coterie.games.checks import FloatArray
+from coterie.games.memo import Memo, Utility
 from numpy.typing import ArrayLike
-
-from games import checks, estimators
-from games.checks import FloatArray
-from games.memo import Memo, Utility
 
 METHODS = ("auto", "exact", "mc", "tmc", "dmc", "cc")
 LARGEST_EXACT = 24  # a table of 2^24 utilities takes 128 MB

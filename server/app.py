@@ -6,29 +6,27 @@ from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, cast
 
+from coterie.server.benefits import write_benefits
+from coterie.server.coalitions import write_coalitions
+from coterie.server.matrices import PairMatrix, label_sharing, write_matrices
+from coterie.server.report import write_report
+from coterie.server.roundlog import RoundLog
+from coterie.server.rundir import RunDirectory, new_run_dir, write_json
+from coterie.server.suspects import in_words, known_bad_clients, write_suspects
+from coterie.strategies.observer import Observer
+from coterie.strategies.registry import METHODS, parse_config, section_of
+from coterie.tasks.models import ModelError, has_batchnorm
+from coterie.tasks.resolve import model_name, network_of, spec_of
+from coterie.tasks.samples import DataError
+from coterie.wire.arrays import pack
+from coterie.wire.attack import AttackSettings
+from coterie.wire.checks import Layout
+from coterie.wire.config import RunConfig, Settings, Value
+from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.privacy import PrivacySettings
 from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
-
-from server.benefits import write_benefits
-from server.coalitions import write_coalitions
-from server.matrices import PairMatrix, label_sharing, write_matrices
-from server.report import write_report
-from server.roundlog import RoundLog
-from server.rundir import RunDirectory, new_run_dir, write_json
-from server.suspects import in_words, known_bad_clients, write_suspects
-from strategies.federation import RunFailed
-from strategies.observer import Observer
-from strategies.registry import METHODS, parse_config, section_of
-from tasks.models import ModelError, Network, build_network, has_batchnorm
-from tasks.resolve import model_name, task_spec
-from tasks.samples import DataError
-from wire.arrays import pack
-from wire.attack import AttackSettings
-from wire.checks import Layout
-from wire.config import ConfigError, RunConfig, Settings, Value
-from wire.privacy import PrivacySettings
-from wire.randomness import derive_seed
 
 USER_ERRORS = (ConfigError, DataError, ModelError, RunFailed)
 
@@ -61,7 +59,7 @@ def one_line_errors(record: logging.LogRecord) -> bool:
 def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
     """Every key of the run, defaults filled in; refuses wrong ones before anything starts."""
     config, settings = parse_config(values)
-    spec = task_spec(config.task, config.classes, config.input_shape)
+    spec = spec_of(config)
     checked = config.as_config() | {"model": model_name(spec, config.model)}
     for name, group in settings.items():
         checked |= group.as_config(prefix=f"{name}.")
@@ -119,25 +117,13 @@ def run(
 def announce_privacy(config: RunConfig, privacy: PrivacySettings) -> None:
     if privacy.mode == "weights":
         log(WARNING, "privacy.mode = 'weights': noise is added to uploaded weights; this gives no formal guarantee")
-    if privacy.mode == "dp-sgd" and has_batchnorm(initial_network(config)):
+    if privacy.mode == "dp-sgd" and has_batchnorm(network_of(config)):
         log(WARNING, "privacy.mode = 'dp-sgd': BatchNorm mixes samples; GroupNorm takes its place in this run")
 
 
 def initial_layout(config: RunConfig, privacy: Settings | None = None) -> Layout:
     """The initial model; its weights depend on the seed alone."""
     group_norm = isinstance(privacy, PrivacySettings) and privacy.mode == "dp-sgd"
-    network = initial_network(config, group_norm=group_norm)
+    network = network_of(config, group_norm=group_norm)
     classes, features = network.classifier.weight.shape
     return Layout(network.dump(), network.variances(), (classes, features), group_norm)
-
-
-def initial_network(config: RunConfig, *, group_norm: bool = False) -> Network:
-    spec = task_spec(config.task, config.classes, config.input_shape)
-    return build_network(
-        model_name(spec, config.model),
-        spec.input_shape,
-        spec.num_outputs,
-        seed=derive_seed(config.seed, "model"),
-        buffers=config.buffers,
-        group_norm=group_norm,
-    )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from server.rundir import write_json
-from tasks.files import write_atomically
+from coterie.server.rundir import write_json
+from coterie.wire.files import write_atomically
 
 MOST_NAMES = 60  # clients up to which each is labelled
 ALONE = "#c9d1dc"

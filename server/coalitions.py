@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from server.pictures import png
-from server.rundir import write_json
-from tasks.files import write_atomically
+from coterie.server.pictures import png
+from coterie.server.rundir import write_json
+from coterie.wire.files import write_atomically
 
 MOST_NAMES = 40  # clients up to which a picture names them
 

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from coterie.server.pictures import heatmaps
+from coterie.wire.files import write_atomically
 from scipy.stats import spearmanr
-
-from server.pictures import heatmaps
-from tasks.files import write_atomically
 
 PairMatrix = tuple[Sequence[str], np.ndarray]  # the clients, and a value for each pair of them: (clients, clients)
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from tasks.files import write_atomically
+from coterie.wire.files import write_atomically
 
 MAX_TICKS = 30
 

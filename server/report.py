@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.server.pictures import client_lines, curves
+from coterie.wire.errors import ConfigError
+from coterie.wire.files import write_atomically
 from jinja2 import Environment
-
-from server.pictures import client_lines, curves
-from tasks.files import write_atomically
-from wire.config import ConfigError
 
 PAGE = """<!doctype html>
 <html lang="en">

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from strategies.base import mean_metrics
-from wire.config import Value
+from coterie.strategies.base import mean_metrics
+from coterie.wire.config import Value
 
 
 def result_of(config: Mapping[str, Value], clients: list[str], event: Mapping[str, Any]) -> dict[str, Any]:

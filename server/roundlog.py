@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from logging import INFO
 from typing import Any
 
+from coterie.strategies.observer import Observer
+from coterie.wire.messages import Hello
 from flwr.common import log
-
-from strategies.observer import Observer
-from wire.messages import Hello
 
 SHOWN = ("global.accuracy", "personal.accuracy", "personal.loss")
 

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from coterie.server.results import privacy_of, result_of
+from coterie.strategies.federation import name_order
+from coterie.strategies.observer import Observer
+from coterie.wire.config import Value
+from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.files import write_atomically
+from coterie.wire.messages import Hello
 from safetensors.numpy import save
-
-from server.results import privacy_of, result_of
-from strategies.federation import RunFailed, name_order
-from strategies.observer import Observer
-from tasks.files import write_atomically
-from wire.config import ConfigError, Value
-from wire.messages import Hello
 
 PREPARED = ("clients", "keys", "logs")  # what `coterie up` makes in a new run directory before the server starts
 

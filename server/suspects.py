@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from server.rundir import write_json
-from wire.attack import AttackSettings, bad_clients
+from coterie.server.rundir import write_json
+from coterie.wire.attack import AttackSettings, bad_clients
 
 
 def write_suspects(run_dir: Path, judgement: Mapping[str, Any], bad: Collection[str] | None) -> dict[str, Any]:

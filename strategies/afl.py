@@ -12,13 +12,12 @@ they have together. Who joins late starts with nothing.
 from collections.abc import Mapping
 from typing import Any
 
+from coterie.games.fairness import agnostic_weights, shares_of
+from coterie.strategies.fair import Fair
+from coterie.strategies.fedavg import average
+from coterie.wire.checks import Update
+from coterie.wire.config import Settings
 from pydantic import Field
-
-from games.fairness import agnostic_weights, shares_of
-from strategies.fair import Fair
-from strategies.fedavg import average
-from wire.checks import Update
-from wire.config import Settings
 
 
 class AFLSettings(Settings):

@@ -13,19 +13,19 @@ from logging import INFO, WARNING
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from coterie.strategies.federation import Federation, Progress, name_order
+from coterie.strategies.observer import Observer
+from coterie.wire.arrays import Parts, pack, unpack
+from coterie.wire.checks import Layout, Update, check_evaluation, check_update
+from coterie.wire.config import RunConfig, Settings
+from coterie.wire.errors import Refused, RunFailed
+from coterie.wire.fingerprint import fingerprint
+from coterie.wire.messages import EVALUATE, TRAIN
+from coterie.wire.randomness import generator
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-
-from strategies.federation import Federation, Progress, RunFailed, name_order
-from strategies.observer import Observer
-from wire.arrays import Parts, pack, unpack
-from wire.checks import Layout, Refused, Update, check_evaluation, check_update
-from wire.config import RunConfig, Settings
-from wire.fingerprint import fingerprint
-from wire.messages import EVALUATE, TRAIN
-from wire.randomness import generator
 
 WAVE_BYTES = 512 * 2**20  # of models in flight while clients are tested
 Metrics = dict[str, float]

@@ -17,18 +17,23 @@ from logging import WARNING
 from typing import Any
 
 import numpy as np
+from coterie.games.equilibrium import (
+    Coalition,
+    Violation,
+    check_axioms,
+    collaboration_equilibrium,
+    collaborators_from_weights,
+)
+from coterie.games.preferences import even
+from coterie.strategies.fedavg import average, sample_weights
+from coterie.strategies.spo import SPO
+from coterie.tasks.models import STATISTICS, WEIGHTS
+from coterie.wire.arrays import Parts, pack
+from coterie.wire.checks import Update, check_update
+from coterie.wire.messages import TRAIN, EvaluateOrder, TrainOrder, content
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
-
-from games.equilibrium import Coalition, Violation, check_axioms, collaboration_equilibrium, collaborators_from_weights
-from games.preferences import even
-from strategies.fedavg import average, sample_weights
-from strategies.spo import SPO
-from tasks.models import STATISTICS, WEIGHTS
-from wire.arrays import Parts, pack
-from wire.checks import Update, check_update
-from wire.messages import TRAIN, EvaluateOrder, TrainOrder, content
 
 MOST_PARTS = 64  # coalitions that one client is asked about when the axioms are checked
 ROWS_AT_ONCE = 64

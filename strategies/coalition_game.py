@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from coterie.games.formation import Coalition, Formation, Question, formation
+from coterie.games.overlap import LinearGame
+from coterie.strategies.federation import name_order
+from coterie.wire.config import Settings
 from pydantic import Field
-
-from games.formation import Coalition, Formation, Question, formation
-from games.overlap import LinearGame
-from strategies.federation import name_order
-from wire.config import Settings
 
 MIXED = ("overlapping", "disjoint", "grand-mixed")  # mechanisms whose personal models are mixtures
 SHOWN = 1000  # joins and refusals in an event line

@@ -19,8 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-
-from strategies.federation import name_order
+from coterie.strategies.federation import name_order
 
 FARTHEST = 5.0  # what one round can count
 TO_NORMAL = 1.4826  # standard deviations in the median distance of a normal variable

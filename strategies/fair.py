@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from coterie.strategies.fedavg import FedAvg
+from coterie.wire.checks import Update, check_start_loss
+from coterie.wire.messages import TrainOrder
 from flwr.app import Message
-
-from strategies.fedavg import FedAvg
-from wire.checks import Update, check_start_loss
-from wire.messages import TrainOrder
 
 
 class Fair(FedAvg):

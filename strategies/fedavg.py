@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from coterie.strategies.base import Method
+from coterie.tasks.models import STATISTICS, WEIGHTS
+from coterie.wire.arrays import Parts
+from coterie.wire.checks import Update
+from coterie.wire.messages import EvaluateOrder, TrainOrder, content
 from flwr.app import RecordDict
-
-from strategies.base import Method
-from tasks.models import STATISTICS, WEIGHTS
-from wire.arrays import Parts
-from wire.checks import Update
-from wire.messages import EvaluateOrder, TrainOrder, content
 
 
 class FedAvg(Method):

@@ -1,9 +1,8 @@
 """FedAvg with fine-tuning: the personal model is the global one, trained further on the client's own data."""
 
+from coterie.strategies.fedavg import FedAvg
+from coterie.wire.config import Settings
 from pydantic import Field
-
-from strategies.fedavg import FedAvg
-from wire.config import Settings
 
 
 class FedAvgFtSettings(Settings):

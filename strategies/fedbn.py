@@ -1,7 +1,7 @@
 """FedBN (Li et al. 2021, arXiv:2102.07623): FedAvg, but normalisation layers and their statistics stay with the client."""
 
-from strategies.fedavg import FedAvg
-from tasks.models import STATISTICS
+from coterie.strategies.fedavg import FedAvg
+from coterie.tasks.models import STATISTICS
 
 
 class FedBN(FedAvg):

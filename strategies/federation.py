@@ -8,19 +8,15 @@ import time
 from collections.abc import Callable, Iterable
 from logging import WARNING
 
+from coterie.wire.checks import check_hello
+from coterie.wire.errors import Refused, RunFailed
+from coterie.wire.messages import HELLO, Hello, size_in_bytes
 from flwr.app import Message, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from wire.checks import Refused, check_hello
-from wire.messages import HELLO, Hello, size_in_bytes
-
 POLL_SECONDS = 0.1
 Progress = Callable[[int, int], None]  # answers so far, answers expected
-
-
-class RunFailed(Exception):
-    """The run cannot go on; the message says why and what to do."""
 
 
 class Federation:

@@ -11,16 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from coterie.strategies.base import Method
+from coterie.tasks.models import WEIGHTS
+from coterie.wire.arrays import Parts, pack
+from coterie.wire.checks import Update
+from coterie.wire.config import Settings
+from coterie.wire.messages import OTHERS, TRAIN_FOMO, EvaluateOrder, TrainOrder, content
+from coterie.wire.randomness import generator
 from flwr.app import ArrayRecord, RecordDict
 from pydantic import Field
-
-from strategies.base import Method
-from tasks.models import WEIGHTS
-from wire.arrays import Parts, pack
-from wire.checks import Update
-from wire.config import Settings
-from wire.messages import OTHERS, TRAIN_FOMO, EvaluateOrder, TrainOrder, content
-from wire.randomness import generator
 
 
 class FedFomoSettings(Settings):

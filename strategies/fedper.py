@@ -1,6 +1,6 @@
 """FedPer (Arivazhagan et al. 2019, arXiv:1912.00818): the extractor is averaged, every client keeps its own classifier."""
 
-from strategies.fedavg import FedAvg
+from coterie.strategies.fedavg import FedAvg
 
 
 class FedPer(FedAvg):

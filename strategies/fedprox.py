@@ -3,10 +3,9 @@
 min_w  loss_i(w) + mu/2 |w - theta|^2
 """
 
+from coterie.strategies.fedavg import FedAvg
+from coterie.wire.config import Settings
 from pydantic import Field
-
-from strategies.fedavg import FedAvg
-from wire.config import Settings
 
 
 class FedProxSettings(Settings):

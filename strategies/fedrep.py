@@ -1,9 +1,8 @@
 """FedRep (Collins et al. 2021, arXiv:2102.07078): as FedPer, but a client trains its classifier first, then the extractor."""
 
+from coterie.strategies.fedper import FedPer
+from coterie.wire.config import Settings
 from pydantic import Field
-
-from strategies.fedper import FedPer
-from wire.config import Settings
 
 
 class FedRepSettings(Settings):

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-
-from strategies.evidence import Evidence
-from strategies.fedavg import FedAvg, average
-from strategies.game import ServerGame
-from strategies.shapleyfl import ShapleyFLSettings, about_game
-from wire.checks import Update, is_absence
-from wire.randomness import derive_seed
+from coterie.strategies.evidence import Evidence
+from coterie.strategies.fedavg import FedAvg, average
+from coterie.strategies.game import ServerGame
+from coterie.strategies.shapleyfl import ShapleyFLSettings, about_game
+from coterie.wire.checks import Update, is_absence
+from coterie.wire.randomness import derive_seed
 
 
 class FedSV(FedAvg):

@@ -13,20 +13,18 @@ from typing import Literal
 
 import numpy as np
 import torch
+from coterie.games.shapley import Estimate, estimate
+from coterie.tasks.coalition_models import CoalitionModels
+from coterie.tasks.explained import explained
+from coterie.tasks.resolve import network_of, spec_of
+from coterie.tasks.server_data import load_server_data
+from coterie.tasks.training import Samples, chosen_samples
+from coterie.wire.arrays import Parts
+from coterie.wire.config import RunConfig, Settings
+from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.randomness import derive_seed
 from flwr.common import log
 from pydantic import Field
-
-from games.shapley import Estimate, estimate
-from strategies.federation import RunFailed
-from tasks.coalition_models import CoalitionModels
-from tasks.explained import explained
-from tasks.models import build_network
-from tasks.resolve import model_name, task_spec
-from tasks.server_data import load_server_data
-from tasks.training import Samples, chosen_samples
-from wire.arrays import Parts
-from wire.config import ConfigError, RunConfig, Settings
-from wire.randomness import derive_seed
 
 INDIFFERENT = ("auto", "exact", "dmc", "cc")  # their differences do not depend on U(nobody) and U(all): never evaluated
 
@@ -44,22 +42,14 @@ class GameSettings(Settings):
 class ServerGame:
     def __init__(self, config: RunConfig, settings: GameSettings, *, group_norm: bool = False) -> None:
         self.settings = settings
-        spec = task_spec(config.task, config.classes, config.input_shape)
+        spec = spec_of(config)
         if spec.kind == "regression" and settings.metric not in ("auto", "loss"):
             raise ConfigError(
                 f"shapleyfl.metric = {settings.metric!r}: {config.task!r} has no labels; use 'auto' or 'loss'"
             )
         metric = settings.metric if settings.metric != "auto" else "loss" if spec.kind == "regression" else "accuracy"
         device = server_device(config.device)
-        network = build_network(
-            model_name(spec, config.model),
-            spec.input_shape,
-            spec.num_outputs,
-            seed=0,
-            buffers=config.buffers,
-            group_norm=group_norm,
-            device=device,
-        )
+        network = network_of(config, group_norm=group_norm, device=device)
         samples = server_samples(config, device)
         self.models = CoalitionModels(network, samples, metric, threads=available_cores())
         missing = set() if samples.regression else set(range(spec.num_outputs)) - set(samples.y.tolist())
@@ -116,7 +106,7 @@ def mixture(coalition: frozenset[int], players: int, step: float) -> list[float]
 
 def server_samples(config: RunConfig, device: str) -> Samples:
     """The server's validation samples, on the device."""
-    spec = task_spec(config.task, config.classes, config.input_shape)
+    spec = spec_of(config)
     dataset = load_server_data(
         spec,
         config.server_data,

@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from coterie.games.preferences import even
+from coterie.strategies.base import Method
+from coterie.strategies.game import server_device
+from coterie.tasks.hypernetwork import Diverged, Hypernetwork
+from coterie.tasks.models import WEIGHTS
+from coterie.tasks.resolve import network_of
+from coterie.wire.arrays import Parts
+from coterie.wire.config import Settings
+from coterie.wire.errors import RunFailed
+from coterie.wire.randomness import derive_seed
 from pydantic import Field
-
-from games.preferences import even
-from strategies.base import Method
-from strategies.federation import RunFailed
-from strategies.game import server_device
-from tasks.hypernetwork import Diverged, Hypernetwork
-from tasks.models import WEIGHTS, build_network
-from tasks.resolve import model_name, task_spec
-from wire.arrays import Parts
-from wire.config import Settings
-from wire.randomness import derive_seed
 
 STEPS = "Steps that it takes with what the clients of a round say."
 
@@ -50,16 +49,7 @@ class HypernetworkMethod(Method):
     def hyper(self) -> Hypernetwork:
         if self.hypernetwork is None:
             c, s = self.config, self.settings
-            spec = task_spec(c.task, c.classes, c.input_shape)
-            network = build_network(
-                model_name(spec, c.model),
-                spec.input_shape,
-                spec.num_outputs,
-                seed=derive_seed(c.seed, "model"),
-                buffers=c.buffers,
-                group_norm=self.layout.group_norm,
-                device=server_device(c.device),
-            )
+            network = network_of(c, group_norm=self.layout.group_norm, device=server_device(c.device))
             seed = derive_seed(c.seed, "hypernetwork")
             self.hypernetwork = Hypernetwork(
                 network, len(self.roster), hidden=s.hidden, layers=s.layers, chunk=s.chunk, seed=seed

@@ -4,8 +4,8 @@ The opposite of FedPer: what clients share is how to decide, and each finds its 
 alone has nothing to keep, and is that of FedAvg.
 """
 
-from strategies.fedavg import FedAvg
-from tasks.models import STATISTICS
+from coterie.strategies.fedavg import FedAvg
+from coterie.tasks.models import STATISTICS
 
 
 class LGFedAvg(FedAvg):

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from strategies.fedavg import FedAvg
-from tasks.models import PARTS
-from wire.checks import Update
+from coterie.strategies.fedavg import FedAvg
+from coterie.tasks.models import PARTS
+from coterie.wire.checks import Update
 
 
 class Local(FedAvg):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from wire.messages import Hello
+from coterie.wire.messages import Hello
 
 
 class Observer:

@@ -9,12 +9,11 @@ alpha.
 
 from dataclasses import asdict
 
+from coterie.strategies.fedavg import FedAvg
+from coterie.wire.config import Settings
+from coterie.wire.messages import TRAIN_META, EvaluateOrder, MetaOrder, content
 from flwr.app import RecordDict
 from pydantic import Field
-
-from strategies.fedavg import FedAvg
-from wire.config import Settings
-from wire.messages import TRAIN_META, EvaluateOrder, MetaOrder, content
 
 
 class PerFedAvgSettings(Settings):

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from coterie.strategies.hyper import STEPS, HypernetworkMethod, HypernetworkSettings
+from coterie.tasks.models import WEIGHTS
+from coterie.wire.arrays import Parts, pack
+from coterie.wire.checks import Update
+from coterie.wire.messages import EvaluateOrder, TrainOrder, content
 from flwr.app import RecordDict
 from pydantic import Field
-
-from strategies.hyper import STEPS, HypernetworkMethod, HypernetworkSettings
-from tasks.models import WEIGHTS
-from wire.arrays import Parts, pack
-from wire.checks import Update
-from wire.messages import EvaluateOrder, TrainOrder, content
 
 
 class PFedHNSettings(HypernetworkSettings):

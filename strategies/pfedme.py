@@ -12,14 +12,13 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from coterie.strategies.fedavg import FedAvg
+from coterie.tasks.models import WEIGHTS
+from coterie.wire.checks import Update
+from coterie.wire.config import Settings
+from coterie.wire.messages import TRAIN_MOREAU, EvaluateOrder, MoreauOrder, content
 from flwr.app import RecordDict
 from pydantic import Field
-
-from strategies.fedavg import FedAvg
-from tasks.models import WEIGHTS
-from wire.checks import Update
-from wire.config import Settings
-from wire.messages import TRAIN_MOREAU, EvaluateOrder, MoreauOrder, content
 
 
 class PFedMeSettings(Settings):

@@ -16,20 +16,17 @@ from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.common import log
-
-from games.formation import Coalition, Formation
-from games.overlap import coalitions_of, form
-from strategies.base import Method
-from strategies.coalition_game import MIXED, Nearest, OCFSettings, Played, estimated_game, in_words, play
-from strategies.fedavg import average, sample_weights
-from strategies.federation import RunFailed, name_order
-from tasks.models import STATISTICS, WEIGHTS
-from wire.arrays import Parts, pack
-from wire.checks import Refused, Update, check_errors, check_mixture, check_update, rows_of
-from wire.config import ConfigError
-from wire.messages import (
+from coterie.games.formation import Coalition, Formation
+from coterie.games.overlap import coalitions_of, form
+from coterie.strategies.base import Method
+from coterie.strategies.coalition_game import MIXED, Nearest, OCFSettings, Played, estimated_game, in_words, play
+from coterie.strategies.fedavg import average, sample_weights
+from coterie.strategies.federation import name_order
+from coterie.tasks.models import STATISTICS, WEIGHTS
+from coterie.wire.arrays import Parts, pack
+from coterie.wire.checks import Update, check_errors, check_mixture, check_update, rows_of
+from coterie.wire.errors import ConfigError, Refused, RunFailed
+from coterie.wire.messages import (
     EVALUATE,
     EVALUATE_MIX,
     OTHERS,
@@ -40,6 +37,8 @@ from wire.messages import (
     MixOrder,
     content,
 )
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.common import log
 
 
 class PFedOCF(Method):

@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from coterie.games.similarity import SELF_WEIGHT, aggregation_weights, similarity_rows
+from coterie.strategies.fedavg import FedAvg
+from coterie.strategies.federation import name_order
+from coterie.strategies.pool import MEMORY_LIMIT, ModelPool
+from coterie.wire.arrays import Parts, pack
+from coterie.wire.checks import Update
+from coterie.wire.config import Settings
+from coterie.wire.messages import EvaluateOrder, content
 from flwr.app import RecordDict
 from pydantic import Field
-
-from games.similarity import SELF_WEIGHT, aggregation_weights, similarity_rows
-from strategies.fedavg import FedAvg
-from strategies.federation import name_order
-from strategies.pool import MEMORY_LIMIT, ModelPool
-from wire.arrays import Parts, pack
-from wire.checks import Update
-from wire.config import Settings
-from wire.messages import EvaluateOrder, content
 
 LARGEST_SHOWN = 200  # clients up to which the event line has the refreshed rows
 

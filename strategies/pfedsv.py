@@ -20,20 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.common import log
-from pydantic import Field
-
-from strategies.base import Method
-from strategies.fedavg import average, sample_weights
-from strategies.federation import RunFailed, name_order
-from strategies.pool import MEMORY_LIMIT, ModelPool
-from strategies.pseudonyms import Pseudonyms
-from tasks.models import STATISTICS, WEIGHTS
-from wire.arrays import pack
-from wire.checks import Personalized, Update, check_done, check_personalized
-from wire.config import ConfigError, Settings
-from wire.messages import (
+from coterie.strategies.base import Method
+from coterie.strategies.fedavg import average, sample_weights
+from coterie.strategies.federation import name_order
+from coterie.strategies.pool import MEMORY_LIMIT, ModelPool
+from coterie.strategies.pseudonyms import Pseudonyms
+from coterie.tasks.models import STATISTICS, WEIGHTS
+from coterie.wire.arrays import pack
+from coterie.wire.checks import Personalized, Update, check_done, check_personalized
+from coterie.wire.config import Settings
+from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.messages import (
     OTHERS,
     TRAIN_DELIVER,
     TRAIN_PERSONALIZE,
@@ -43,6 +40,9 @@ from wire.messages import (
     TrainOrder,
     content,
 )
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.common import log
+from pydantic import Field
 
 USUAL_K = 5
 ONE_MESSAGE = 64 * 2**20  # bytes of k models up to which they go in one message

@@ -8,8 +8,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 import numpy as np
-
-from wire.arrays import Parts
+from coterie.wire.arrays import Parts
 
 MEMORY_LIMIT = 2 * 2**30  # bytes in memory before rows go to files
 BLOCK_BYTES = 64 * 2**20  # read from files at a time

@@ -11,15 +11,14 @@ count the same; the larger q, the nearer to AFL. Running statistics are averaged
 from collections.abc import Mapping
 
 import numpy as np
+from coterie.games.fairness import q_fair_steps
+from coterie.strategies.fair import Fair
+from coterie.strategies.fedavg import average
+from coterie.tasks.models import WEIGHTS
+from coterie.wire.arrays import Parts
+from coterie.wire.checks import Update
+from coterie.wire.config import Settings
 from pydantic import Field
-
-from games.fairness import q_fair_steps
-from strategies.fair import Fair
-from strategies.fedavg import average
-from tasks.models import WEIGHTS
-from wire.arrays import Parts
-from wire.checks import Update
-from wire.config import Settings
 
 
 class QFFLSettings(Settings):

@@ -3,33 +3,34 @@
 from collections.abc import Mapping
 from typing import Any
 
-from strategies.afl import AFL
-from strategies.base import Method
-from strategies.ce import CE
-from strategies.fedavg import FedAvg
-from strategies.fedavg_ft import FedAvgFt
-from strategies.fedbn import FedBN
-from strategies.fedfomo import FedFomo
-from strategies.fedper import FedPer
-from strategies.fedprox import FedProx
-from strategies.fedrep import FedRep
-from strategies.fedsv import FedSV
-from strategies.lg_fedavg import LGFedAvg
-from strategies.local import Local
-from strategies.per_fedavg import PerFedAvg
-from strategies.pfedhn import PFedHN
-from strategies.pfedme import PFedMe
-from strategies.pfedocf import PFedOCF
-from strategies.pfedsim import PFedSim
-from strategies.pfedsv import PFedSV
-from strategies.q_ffl import QFFL
-from strategies.robust import RFA, Krum, Median, TrimmedMean
-from strategies.s_fedavg import SFedAvg
-from strategies.shapleyfl import AFedSV, AFedSVPlus
-from strategies.spo import SPO
-from wire.attack import AttackSettings
-from wire.config import ConfigError, RunConfig, Settings, Value, choose, split_sections
-from wire.privacy import PrivacySettings
+from coterie.strategies.afl import AFL
+from coterie.strategies.base import Method
+from coterie.strategies.ce import CE
+from coterie.strategies.fedavg import FedAvg
+from coterie.strategies.fedavg_ft import FedAvgFt
+from coterie.strategies.fedbn import FedBN
+from coterie.strategies.fedfomo import FedFomo
+from coterie.strategies.fedper import FedPer
+from coterie.strategies.fedprox import FedProx
+from coterie.strategies.fedrep import FedRep
+from coterie.strategies.fedsv import FedSV
+from coterie.strategies.lg_fedavg import LGFedAvg
+from coterie.strategies.local import Local
+from coterie.strategies.per_fedavg import PerFedAvg
+from coterie.strategies.pfedhn import PFedHN
+from coterie.strategies.pfedme import PFedMe
+from coterie.strategies.pfedocf import PFedOCF
+from coterie.strategies.pfedsim import PFedSim
+from coterie.strategies.pfedsv import PFedSV
+from coterie.strategies.q_ffl import QFFL
+from coterie.strategies.robust import RFA, Krum, Median, TrimmedMean
+from coterie.strategies.s_fedavg import SFedAvg
+from coterie.strategies.shapleyfl import AFedSV, AFedSVPlus
+from coterie.strategies.spo import SPO
+from coterie.wire.attack import AttackSettings
+from coterie.wire.config import RunConfig, Settings, Value, choose, split_sections
+from coterie.wire.errors import ConfigError
+from coterie.wire.privacy import PrivacySettings
 
 METHODS: dict[str, type[Method]] = {
     method.name: method

@@ -15,17 +15,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from coterie.strategies.fedavg import FedAvg, average, sample_weights
+from coterie.tasks.models import WEIGHTS
+from coterie.wire.arrays import Parts, pack
+from coterie.wire.checks import Update
+from coterie.wire.config import Settings
+from coterie.wire.messages import MODEL
 from flwr.app import RecordDict
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 from flwr.serverapp.strategy.multikrum import select_multikrum
 from pydantic import Field
-
-from strategies.fedavg import FedAvg, average, sample_weights
-from tasks.models import WEIGHTS
-from wire.arrays import Parts, pack
-from wire.checks import Update
-from wire.config import Settings
-from wire.messages import MODEL
 
 
 class RFASettings(Settings):

@@ -8,11 +8,10 @@ m different clients are drawn with these probabilities, and their updates are av
 from collections.abc import Mapping
 
 import numpy as np
-
-from strategies.fedavg import sample_weights
-from strategies.fedsv import FedSV
-from wire.checks import Update
-from wire.randomness import generator
+from coterie.strategies.fedavg import sample_weights
+from coterie.strategies.fedsv import FedSV
+from coterie.wire.checks import Update
+from coterie.wire.randomness import generator
 
 ALPHA = 0.75
 

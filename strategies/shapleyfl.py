@@ -20,17 +20,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from coterie.games.sampling import horvitz_thompson_weights, inclusion_probabilities, poisson_draw
+from coterie.games.shapley import Estimate, normalise
+from coterie.strategies.evidence import Evidence
+from coterie.strategies.fedavg import FedAvg, average
+from coterie.strategies.game import GameSettings, ServerGame
+from coterie.tasks.models import STATISTICS, WEIGHTS
+from coterie.wire.arrays import Parts
+from coterie.wire.checks import Update, is_absence
+from coterie.wire.randomness import derive_seed, generator
 from pydantic import Field
-
-from games.sampling import horvitz_thompson_weights, inclusion_probabilities, poisson_draw
-from games.shapley import Estimate, normalise
-from strategies.evidence import Evidence
-from strategies.fedavg import FedAvg, average
-from strategies.game import GameSettings, ServerGame
-from tasks.models import STATISTICS, WEIGHTS
-from wire.arrays import Parts
-from wire.checks import Update, is_absence
-from wire.randomness import derive_seed, generator
 
 LARGEST_SHARE = 3.0  # of one client in a step, in shares of equal clients; of one that is always drawn: its weight
 FIRST = 0.5  # SSV of a client that never took part

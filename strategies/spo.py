@@ -18,19 +18,18 @@ from logging import WARNING
 from typing import Any
 
 import numpy as np
+from coterie.games.equilibrium import collaborators_from_weights
+from coterie.games.preferences import Search
+from coterie.strategies.hyper import HypernetworkMethod, HypernetworkSettings
+from coterie.wire.arrays import pack
+from coterie.wire.checks import Update, check_rays
+from coterie.wire.errors import RunFailed
+from coterie.wire.messages import TRAIN_RAYS, EvaluateOrder, RaysOrder, content
+from coterie.wire.randomness import generator
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 from pydantic import Field
-
-from games.equilibrium import collaborators_from_weights
-from games.preferences import Search
-from strategies.federation import RunFailed
-from strategies.hyper import HypernetworkMethod, HypernetworkSettings
-from wire.arrays import pack
-from wire.checks import Update, check_rays
-from wire.messages import TRAIN_RAYS, EvaluateOrder, RaysOrder, content
-from wire.randomness import generator
 
 
 class SPOSettings(HypernetworkSettings):

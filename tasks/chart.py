@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from tasks.files import write_atomically
-from tasks.samples import DataError, Dataset
+from coterie.tasks.samples import DataError, Dataset
+from coterie.wire.files import write_atomically
 
 SUFFIXES = (".png", ".svg")
 MAX_TICKS = 40

@@ -7,11 +7,11 @@ business.
 from functools import lru_cache
 from pathlib import Path
 
-from tasks.images import PUBLISHED, load_digits, load_images
-from tasks.linear import LinearRecipe, load_linear
-from tasks.samples import DataError, Dataset, did_you_mean
-from tasks.spec import TASKS
-from tasks.tabular import load_adult, load_heart, load_synthetic
+from coterie.tasks.images import PUBLISHED, load_digits, load_images
+from coterie.tasks.linear import LinearRecipe, load_linear
+from coterie.tasks.samples import DataError, Dataset, did_you_mean
+from coterie.tasks.spec import TASKS
+from coterie.tasks.tabular import load_adult, load_heart, load_synthetic
 
 __all__ = ["DataError", "Dataset", "load_dataset"]
 
@@ -46,7 +46,7 @@ def load_dataset(
 def _load(task: str, where: str, download: bool, classes: str, input_shape: str) -> Dataset:
     path = Path(where)
     if task == "own":
-        from tasks.own import load_own
+        from coterie.tasks.own import load_own
 
         return load_own(path, classes=classes, input_shape=input_shape)
     if task == "digits":

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from tasks.samples import DataError, Dataset, read_arrays
-from tasks.spec import TASKS
+from coterie.tasks.samples import DataError, Dataset, read_arrays
+from coterie.tasks.spec import TASKS
 
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 PROBE_SECONDS = 8.0
@@ -138,7 +137,7 @@ def _read_layout(task: str, root: Path) -> Arrays | None:
         return None
     if not task.startswith("cifar"):
         return _read_idx_folder(folder, published.prefix)
-    from tasks.vision import datasets as vision
+    from coterie.tasks.vision import datasets as vision
 
     # CIFAR is published as pickles. torchvision opens them only if their checksums are the published ones.
     try:
@@ -181,7 +180,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 def _download(task: str, root: Path) -> str:
     """Download with torchvision; returns the reason if that is not possible."""
-    from tasks.vision import datasets as vision
+    from coterie.tasks.vision import datasets as vision
 
     kind: Any = getattr(vision, PUBLISHED[task].torchvision)
     addresses = [kind.url] if hasattr(kind, "url") else [f"{mirror}{kind.resources[0][0]}" for mirror in kind.mirrors]

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-
-from tasks.samples import DataError, Dataset
+from coterie.tasks.samples import DataError, Dataset
 
 FEATURES = 20  # without input-shape
 MOST_NUMBERS = 2 * 10**8

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from coterie.wire.errors import CoterieError
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -31,7 +32,7 @@ NORMALISATION = (_BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.I
 SMALLEST_IMAGE = 32  # torchvision's networks halve the image five times
 
 
-class ModelError(ValueError):
+class ModelError(CoterieError, ValueError):
     """A model that cannot be built as asked; the message names the remedy."""
 
 
@@ -286,7 +287,7 @@ def _from_torchvision(
     """A torchvision network whose last linear layer is taken off; small images are enlarged, grey ones repeated."""
 
     def build(input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.Linear]:
-        from tasks.vision import models
+        from coterie.tasks.vision import models
 
         channels, height, width = _images_only(name.replace("_", "-"), input_shape)
         if channels not in (1, 3):

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from tasks.samples import DataError, Dataset, check_finite, read_arrays
-from tasks.spec import TaskSpec
-from tasks.tables import csv_inputs, read_csv
+from coterie.tasks.samples import DataError, Dataset, check_finite, read_arrays
+from coterie.tasks.spec import TaskSpec
+from coterie.tasks.tables import csv_inputs, read_csv
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 log = logging.getLogger(__name__)

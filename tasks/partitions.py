@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from tasks.files import write_atomically
-from tasks.samples import DataError, Dataset, did_you_mean, read_arrays
-from tasks.splits import Split, split
+from coterie.tasks.samples import DataError, Dataset, did_you_mean, read_arrays
+from coterie.tasks.splits import Split, split
+from coterie.wire.files import write_atomically
 
 __all__ = ["KINDS", "Split", "cached_partition", "partition", "split"]
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
-from tasks.models import ModelError, Network, build_network
-from tasks.own import parse_shape
-from tasks.samples import Dataset
-from tasks.spec import TaskSpec
-from tasks.tensors import stored_arrays
-from tasks.training import normalised, outputs
+from coterie.tasks.models import ModelError, Network, build_network
+from coterie.tasks.own import parse_shape
+from coterie.tasks.samples import Dataset
+from coterie.tasks.spec import TaskSpec
+from coterie.tasks.tensors import stored_arrays
+from coterie.tasks.training import normalised, outputs
 
 
 @dataclass(frozen=True)

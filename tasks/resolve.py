@@ -1,13 +1,37 @@
 """What the words of a run configuration mean: which task, which partition, how many clients, which model."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from tasks.models import MODELS, ModelError, default_model
-from tasks.own import parse_shape
-from tasks.samples import DataError, did_you_mean
-from tasks.spec import TASKS, TaskSpec
+from coterie.tasks.models import MODELS, ModelError, Network, build_network, default_model
+from coterie.tasks.own import parse_shape
+from coterie.tasks.samples import DataError, did_you_mean
+from coterie.tasks.spec import TASKS, TaskSpec
+from coterie.wire.randomness import derive_seed
+
+if TYPE_CHECKING:
+    from coterie.wire.config import RunConfig
 
 SIMULATED_CLIENTS = 10
+
+
+def spec_of(config: "RunConfig") -> TaskSpec:
+    """The task of a run."""
+    return task_spec(config.task, config.classes, config.input_shape)
+
+
+def network_of(config: "RunConfig", *, group_norm: bool = False, device: str = "cpu") -> Network:
+    """The network of a run with its initial weights, which depend on the seed alone."""
+    spec = spec_of(config)
+    return build_network(
+        model_name(spec, config.model),
+        spec.input_shape,
+        spec.num_outputs,
+        seed=derive_seed(config.seed, "model"),
+        buffers=config.buffers,
+        group_norm=group_norm,
+        device=device,
+    )
 
 
 def task_spec(task: str, classes: str = "", input_shape: str = "") -> TaskSpec:

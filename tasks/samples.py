@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from coterie.wire.errors import CoterieError
 
 
-class DataError(ValueError):
+class DataError(CoterieError, ValueError):
     """A user's mistake about data. The message says what is wrong, where, and what to do."""
 
 

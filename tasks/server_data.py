@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-
-from tasks.datasets import load_dataset
-from tasks.samples import DataError, Dataset
-from tasks.spec import TaskSpec
-from tasks.splits import stratified_order
+from coterie.tasks.datasets import load_dataset
+from coterie.tasks.samples import DataError, Dataset
+from coterie.tasks.spec import TaskSpec
+from coterie.tasks.splits import stratified_order
 
 
 def is_amount(text: str) -> bool:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-
-from tasks.samples import DataError
+from coterie.tasks.samples import DataError
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-
-from tasks.samples import DataError, Dataset
-from tasks.spec import TASKS
+from coterie.tasks.samples import DataError, Dataset
+from coterie.tasks.spec import TASKS
 
 # Column, mean and standard deviation of Adult's numbers, over both files, rounded.
 _ADULT_NUMBERS = {

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from coterie.tasks.models import NORMALISATION, WEIGHTS, Network
+from coterie.tasks.samples import Dataset
 from torch import Tensor, nn
 from torch.nn import functional
-
-from tasks.models import NORMALISATION, WEIGHTS, Network
-from tasks.samples import Dataset
 
 EVALUATION_BATCH = 512
 Batch = tuple[Tensor, Tensor]

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from coterie.cli.run import prepare
+from coterie.runtime.simulation import SimulationGrid, Workers
+from coterie.server.app import run
+from coterie.strategies.registry import METHODS
+from coterie.wire.arrays import unpack
+from coterie.wire.messages import MODEL
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.numpy import load_file
-
-from cli.run import prepare
-from cli.simulation import SimulationGrid, Workers
-from server.app import run
-from strategies.registry import METHODS
-from wire.arrays import unpack
-from wire.messages import MODEL
 
 Tamper = Callable[[Message, Message, str], Message | None]  # (asked, answered, client) -> what arrives; None: nothing
 

@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-from strategies.registry import METHODS, default_config
+from coterie.strategies.registry import METHODS, default_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]

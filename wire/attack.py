@@ -8,10 +8,10 @@ deployment a client does harm if its node configuration says so: `attack='sign-f
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+from coterie.wire.config import Settings
+from coterie.wire.errors import ConfigError
+from coterie.wire.randomness import generator
 from pydantic import Field
-
-from wire.config import ConfigError, Settings
-from wire.randomness import generator
 
 Kind = Literal[
     "none",

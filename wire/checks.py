@@ -6,18 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from coterie.wire.arrays import Parts, Place, places, read
+from coterie.wire.errors import Refused
+from coterie.wire.messages import METRICS, MODEL, ORDER, Hello, Judgement, PersonalizeOrder, size_in_bytes
 from flwr.app import ArrayRecord, Message, RecordDict
-
-from wire.arrays import Parts, Place, places, read
-from wire.messages import METRICS, MODEL, ORDER, Hello, Judgement, PersonalizeOrder, size_in_bytes
 
 LARGEST_COUNT = 10**9
 RAISED = re.compile(r"<class '[\w.]+'>:<'(.*)'>$")  # how Flower reports what a ClientApp raised
 LARGEST_METRIC = 1e100  # sums of such numbers are still finite
-
-
-class Refused(ValueError):
-    """A reply that cannot be used; the message says why."""
 
 
 @dataclass(frozen=True)

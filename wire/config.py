@@ -8,13 +8,10 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
+from coterie.wire.errors import ConfigError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Value = bool | int | float | str
-
-
-class ConfigError(ValueError):
-    """A wrong key or value; the message names the key, the value and the remedy."""
 
 
 class Settings(BaseModel):

@@ -21,9 +21,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Self, cast
 
 import numpy as np
+from coterie.wire.arrays import pack
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-
-from wire.arrays import pack
 
 HELLO, TRAIN, TRAIN_FOMO, EVALUATE = "query.hello", "train", "train.fomo", "evaluate"
 TRAIN_DELIVER, TRAIN_PERSONALIZE = "train.deliver", "train.personalize"

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from coterie.wire.config import Settings, split_sections
 from pydantic import Field
-
-from wire.config import Settings, split_sections
 
 
 class PrivacySettings(Settings):

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-
-from cli.main import main
+from coterie.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "COTERIE_TEST"
@@ -54,7 +53,7 @@ class Sandbox:
             )
 
     def start_coterie(self, *arguments: str, log: str = "coterie.log") -> subprocess.Popen[bytes]:
-        return self.start([sys.executable, "-m", "cli", *arguments], log)
+        return self.start([sys.executable, "-m", "coterie", *arguments], log)
 
     def run(self, command: Sequence[str], timeout: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -68,7 +67,7 @@ class Sandbox:
         )
 
     def coterie(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.run([sys.executable, "-m", "cli", *arguments])
+        return self.run([sys.executable, "-m", "coterie", *arguments])
 
     def read(self, log: str) -> str:
         return (self.path / log).read_text(errors="replace")

@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-
-from cli.presets import PRESETS
-from strategies.registry import METHODS
+from coterie.cli.presets import PRESETS
+from coterie.strategies.registry import METHODS
 
 PAPER = {
     "spo-synthetic": {"per-fedavg", "pfedme", "pfedhn"},

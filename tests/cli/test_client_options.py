@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from coterie.cli import keys as keys_module
+from coterie.cli.client import check_key, device, find_key, whose_data
+from coterie.cli.entry import main
+from coterie.cli.server import check_keys
+from coterie.cli.server import command as server_command
+from coterie.runtime.keys import make_keys, revoke_keys
+from coterie.runtime.tls import Unreachable, check_server, split_address
+from coterie.wire.errors import ConfigError
 from cryptography import x509
-
-from cli import keys as keys_module
-from cli.client import check_key, device, find_key, whose_data
-from cli.entry import main
-from cli.keys import make_keys, revoke_keys
-from cli.server import check_keys
-from cli.server import command as server_command
-from cli.tls import Unreachable, check_server, split_address
-from wire.config import ConfigError
 
 NOTHING: dict[str, Any] = {
     "server": "127.0.0.1:9092",
@@ -234,7 +233,7 @@ def test_a_mistake_is_one_line(command: str, tmp_path: Path, capsys: pytest.Capt
 def test_a_clients_installation_says_what_it_cannot_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cli.entry.find_spec", lambda name: None if name == "matplotlib" else True)
+    monkeypatch.setattr("coterie.cli.entry.find_spec", lambda name: None if name == "matplotlib" else True)
     with pytest.raises(SystemExit) as ended:
         main(["compare"])
     assert ended.value.code == 2

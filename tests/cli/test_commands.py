@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coterie.cli.main import program
+from coterie.cli.options import given_values, method_keys
+from coterie.strategies.registry import METHODS, default_config
+from coterie.wire.errors import ConfigError
 from safetensors.numpy import load_file
-
-from cli.main import program
-from cli.options import given_values, method_keys
-from strategies.registry import METHODS, default_config
-from wire.config import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200", "TERM": "dumb"}
@@ -25,7 +24,7 @@ QUICK = ["--num-server-rounds", "2", "--local-epochs", "1", "--model", "linear",
 
 def start(*arguments: object, cwd: Path, **more) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "cli", *map(str, arguments)],
+        [sys.executable, "-m", "coterie", *map(str, arguments)],
         cwd=cwd,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,

@@ -1,11 +1,10 @@
 """What travels: counted from numbers of models, it is what was measured."""
 
 import pytest
-
-from cli.communication import communication, communication_table, counted, sizes_of
-from cli.presets import PRESETS
-from server.app import checked_config
-from server.report import read_run
+from coterie.cli.communication import communication, communication_table, counted, sizes_of
+from coterie.cli.presets import PRESETS
+from coterie.server.app import checked_config
+from coterie.server.report import read_run
 
 
 @pytest.mark.parametrize(

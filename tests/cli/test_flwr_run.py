@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from cli.processes import free_ports
+from coterie.runtime.processes import free_ports
+from coterie.wire.fingerprint import DOOR, PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("cli", "client", "games", "server", "strategies", "tasks", "wire")
 
 pytestmark = pytest.mark.slow
 
@@ -67,9 +66,9 @@ def app_with_the_same_names(directory: Path) -> None:
 
 def other_copy_of_coterie(directory: Path) -> None:
     directory.mkdir(parents=True)
-    for package in PACKAGES:
+    for package in (DOOR, *PACKAGES):
         shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "coterie.py", directory)
+    shutil.copy(ROOT / "pyproject.toml", directory)
     changed = directory / "client" / "app.py"
     changed.write_text(changed.read_text() + "\nraise RuntimeError('code of another copy')\n")
 

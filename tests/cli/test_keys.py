@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from coterie.runtime.keys import keys_command, make_keys
+from coterie.wire.errors import ConfigError
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
-
-from cli.keys import keys_command, make_keys
-from wire.config import ConfigError
 
 
 def certificate(path: Path) -> x509.Certificate:
@@ -109,7 +108,7 @@ def test_a_certificate_for_other_names_is_not_replaced_silently(tmp_path: Path) 
 
 
 def test_the_command_says_what_it_made(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cli", "keys", str(tmp_path / "keys"), "--names", "ward-7"]
+    command = [sys.executable, "-m", "coterie", "keys", str(tmp_path / "keys"), "--names", "ward-7"]
     done = subprocess.run(command, cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [Path(line.removeprefix("made ")).name for line in done.stdout.splitlines()] == [

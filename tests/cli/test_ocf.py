@@ -4,15 +4,14 @@ import json
 from typing import Any
 
 import pytest
-
-from cli.main import main
-from cli.mechanisms import MECHANISMS
-from cli.presets import PRESETS
+from coterie.cli.main import main
+from coterie.cli.mechanisms import MECHANISMS
+from coterie.cli.presets import PRESETS
 
 
 def test_a_preset_in_small(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("cli.mechanisms.GAMES", 5)
-    monkeypatch.setattr("server.report.curves", lambda events: b"")
+    monkeypatch.setattr("coterie.cli.mechanisms.GAMES", 5)
+    monkeypatch.setattr("coterie.server.report.curves", lambda events: b"")
     arguments = ["compare", "--preset", "ocf-10", "--quick", "--num-clients", "6", "--workers", "0"]
     with pytest.raises(SystemExit) as end:
         main([*arguments, "--run-dir", str(tmp_path / "run")])

@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from coterie.client.data import load_client_data
+from coterie.strategies.registry import parse_config
+from coterie.tasks.models import build_network
+from coterie.tasks.own import describe, load_inputs
+from coterie.tasks.personal import load_personal, personal_facts
+from coterie.tasks.samples import DataError, Dataset
+from coterie.tasks.tensors import stored_arrays, write_arrays
 from PIL import Image
 from sklearn.datasets import load_diabetes, load_iris
-
-from client.data import load_client_data
-from strategies.registry import parse_config
-from tasks.models import build_network
-from tasks.own import describe, load_inputs
-from tasks.personal import load_personal, personal_facts
-from tasks.samples import DataError, Dataset
-from tasks.tensors import stored_arrays, write_arrays
 
 NETWORK = """
 import torch

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from cli.keys import make_keys, revoke_keys
-from cli.processes import free_ports
+from coterie.runtime.keys import make_keys, revoke_keys
+from coterie.runtime.processes import free_ports
 
 SMALL = ("--model", "linear", "--strategy", "fedper")
 # Flower tells of a lost client after one minute, and after three of one that was killed while it handed over its answer.

@@ -3,10 +3,9 @@
 import json
 
 import pytest
-
-from cli.main import main
-from cli.presets import PRESETS, SCENARIOS
-from strategies.registry import METHODS, parse_config
+from coterie.cli.main import main
+from coterie.cli.presets import PRESETS, SCENARIOS
+from coterie.strategies.registry import METHODS, parse_config
 
 
 def command(arguments, path) -> dict:
@@ -25,7 +24,7 @@ def test_every_preset_is_a_valid_configuration():
 
 
 def test_estimators_come_closer_with_more_evaluations(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("cli.estimators.DRAWS", 10)
+    monkeypatch.setattr("coterie.cli.estimators.DRAWS", 10)
     rows = command(["compare", "--preset", "shapleyfl-table3", "--quick", "--num-clients", "7"], tmp_path / "run")[
         "rows"
     ]

@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 import pytest
-
-from cli.main import main
+from coterie.cli.main import main
 
 
 def test_the_synthetic_preset_in_small(tmp_path, capsys):

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from cli.flower import quoted
-from cli.keys import make_keys
-from cli.main import main
-from cli.processes import Processes, free_ports, last_words, marked, must_be_free
-from server.rundir import new_run_dir
-from strategies.federation import RunFailed
-from wire.config import ConfigError
+from coterie.cli.main import main
+from coterie.runtime.keys import make_keys
+from coterie.runtime.processes import Processes, free_ports, last_words, marked, must_be_free
+from coterie.runtime.programs import quoted
+from coterie.server.rundir import new_run_dir
+from coterie.wire.errors import ConfigError, RunFailed
 
 SMALL = ("--clients", "2", "--num-server-rounds", "2", "--model", "mlp", "--strategy", "fedper")
 

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 GAME = ("--strategy", "afedsv-plus", "--server-data", "0.2", "--model", "mlp", "--partition", "iid")
 GAME += ("--learning-rate", "0.2", "--num-server-rounds", "6")
-COTERIE = (sys.executable, "-m", "cli")
+COTERIE = (sys.executable, "-m", "coterie")
 
 
 def test_bad_clients_of_the_run_configuration_are_found_and_the_run_is_the_simulated_one(sandbox: Any) -> None:

@@ -15,23 +15,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from coterie.client.app import app
+from coterie.runtime.answer import is_installed_code
+from coterie.runtime.control import bundle
+from coterie.runtime.forks import fork, serve_forks
+from coterie.runtime.frames import frames_of, message_of, packed, unpacked
+from coterie.runtime.node import Answers, KnownRun
+from coterie.server.app import checked_config, initial_layout
+from coterie.wire.arrays import pack, unpack
+from coterie.wire.config import RunConfig, split_sections
+from coterie.wire.messages import HELLO, MODEL, ORDER, TrainOrder
 from flwr.app import Context, Message, RecordDict
 from flwr.cli.build import build_fab_from_files
 from flwr.common.serde import context_to_proto, message_from_proto
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.supercore.fab import Fab
 from flwr.supercore.run import Run
-
-from cli.control import bundle
-from client.answer import is_installed_code
-from client.app import app
-from client.forks import fork, serve_forks
-from client.frames import frames_of, message_of, packed, unpacked
-from client.node import Answers, KnownRun
-from server.app import checked_config, initial_layout
-from wire.arrays import pack, unpack
-from wire.config import RunConfig, split_sections
-from wire.messages import HELLO, MODEL, ORDER, TrainOrder
 
 CONFIG = {"num-clients": 2, "model": "linear", "local-epochs": 1}
 

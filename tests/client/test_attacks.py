@@ -5,13 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
-
-from client.attacks import Attack, long_tail
-from tasks.training import Samples
-from wire.arrays import unpack
-from wire.attack import KINDS, AttackSettings, bad_clients
-from wire.config import ConfigError
-from wire.messages import MODEL
+from coterie.client.attacks import Attack, long_tail
+from coterie.tasks.training import Samples
+from coterie.wire.arrays import unpack
+from coterie.wire.attack import KINDS, AttackSettings, bad_clients
+from coterie.wire.errors import ConfigError
+from coterie.wire.messages import MODEL
 
 START = {
     "extractor": np.linspace(-1, 1, 50, dtype=np.float32),
@@ -177,7 +176,7 @@ def test_by_node_configuration(federate, monkeypatch):
 
 
 def test_an_unknown_attack_in_a_node_configuration_is_named(federate, monkeypatch):
-    from client.participant import Participant
+    from coterie.client.participant import Participant
 
     run = federate(strategy="fedavg", model="linear", num_server_rounds=1)
     context = next(iter(run.grid.contexts.values()))

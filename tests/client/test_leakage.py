@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from tasks.datasets import load_dataset
-from tasks.training import Samples
+from coterie.tasks.datasets import load_dataset
+from coterie.tasks.training import Samples
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "privacy.py"
 
@@ -30,7 +29,7 @@ def digits(seed: int, count: int) -> Samples:
 
 def test_the_step_that_is_inverted_is_the_gradient(attacks):
     """What the attacker sees without privacy, against autograd on a network of its own; the network is left as it was."""
-    from tasks.models import build_network
+    from coterie.tasks.models import build_network
 
     sample = digits(0, 1)
     network, twin = (build_network("lenet5", (1, 8, 8), 10, seed=1, group_norm=True) for _ in range(2))

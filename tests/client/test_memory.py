@@ -18,10 +18,10 @@ import gc, json, sys
 from pathlib import Path
 import numpy as np
 from flwr.app import Context, RecordDict
-from client.participant import Participant
-from client.pfedsv import personalize
-from server.app import checked_config
-from wire.messages import PersonalizeOrder, content
+from coterie.client.participant import Participant
+from coterie.client.pfedsv import personalize
+from coterie.server.app import checked_config
+from coterie.wire.messages import PersonalizeOrder, content
 
 state, k = sys.argv[1], 5
 config = checked_config({"strategy": "pfedsv", "task": "digits", "num-clients": 10, "model": state + "/net.py"})

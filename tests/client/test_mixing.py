@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-
-from client.coalition import weighted_mean
-from client.mixing import best_mixture
-from games.mixing import mixing_weights
-from tasks.models import build_network
-from tasks.training import Samples, evaluate
+from coterie.client.coalition import weighted_mean
+from coterie.client.mixing import best_mixture
+from coterie.games.mixing import mixing_weights
+from coterie.tasks.models import build_network
+from coterie.tasks.training import Samples, evaluate
 
 
 def test_linear_regression_has_the_exact_weights():

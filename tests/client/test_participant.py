@@ -5,22 +5,22 @@ import json
 import numpy as np
 import pytest
 import torch
+from coterie.client.app import app
+from coterie.client.data import load_client_data, partitioned
+from coterie.client.participant import Participant, client_name, pick_device, received_parts
+from coterie.strategies.registry import default_config
+from coterie.tasks.models import build_network
+from coterie.tasks.samples import DataError
+from coterie.tasks.training import evaluate
+from coterie.wire.arrays import pack, unpack
+from coterie.wire.checks import check_hello, check_update
+from coterie.wire.config import RunConfig
+from coterie.wire.errors import ConfigError, Refused
+from coterie.wire.fingerprint import fingerprint
+from coterie.wire.messages import METRICS, MODEL, EvaluateOrder, TrainOrder, content
 from flwr.app import Context, Message, RecordDict
 from safetensors import safe_open
 from sklearn.datasets import load_digits
-
-from client.app import app
-from client.data import load_client_data, partitioned
-from client.participant import Participant, client_name, pick_device, received_parts
-from strategies.registry import default_config
-from tasks.models import build_network
-from tasks.samples import DataError
-from tasks.training import evaluate
-from wire.arrays import pack, unpack
-from wire.checks import Refused, check_hello, check_update
-from wire.config import ConfigError, RunConfig
-from wire.fingerprint import fingerprint
-from wire.messages import METRICS, MODEL, EvaluateOrder, TrainOrder, content
 
 
 def context(node=None, **config) -> Context:
@@ -239,7 +239,7 @@ def test_an_answer_passes_the_checks_of_the_server():
     client = context()
     start = build_network("linear", (1, 8, 8), 10, seed=5).dump()
     answer = ask("train", content(train_order(1, upload=("classifier",)), pack(start)), client)
-    from wire.checks import Layout
+    from coterie.wire.checks import Layout
 
     checked = check_update(answer, Layout(start, np.empty(0, int), classifier_shape=(10, 64)), ("classifier",))
     assert json.dumps(checked.metrics) and checked.num_samples > 0

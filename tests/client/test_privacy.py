@@ -7,22 +7,20 @@ import logging
 import numpy as np
 import pytest
 import torch
+from coterie.client.accountant import Accountant
+from coterie.client.participant import Participant
+from coterie.client.privacy import _dp_sgd, secret_generator, with_noise
+from coterie.client.store import FileStore
+from coterie.server.app import checked_config
+from coterie.strategies.registry import METHODS
+from coterie.tasks.models import build_network, has_batchnorm
+from coterie.tasks.training import Samples, Sgd
+from coterie.wire.arrays import unpack
+from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.messages import MODEL
 from flwr.app import Context, RecordDict
 from opacus.accountants import RDPAccountant
 from torch.nn import functional
-
-from client.accountant import Accountant
-from client.participant import Participant
-from client.privacy import _dp_sgd, secret_generator, with_noise
-from client.store import FileStore
-from server.app import checked_config
-from strategies.federation import RunFailed
-from strategies.registry import METHODS
-from tasks.models import build_network, has_batchnorm
-from tasks.training import Samples, Sgd
-from wire.arrays import unpack
-from wire.config import ConfigError
-from wire.messages import MODEL
 
 DP = {"privacy.mode": "dp-sgd"}
 

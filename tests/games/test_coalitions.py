@@ -5,12 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from coterie.games import coalitions
+from coterie.games.coalitions import coalition_averages, coalition_scores
+from coterie.games.shapley import shapley_from_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from games import coalitions
-from games.coalitions import coalition_averages, coalition_scores
-from games.shapley import shapley_from_table
 
 
 def masks(n):

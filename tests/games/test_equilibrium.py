@@ -5,10 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from games.equilibrium import (
+from coterie.games.equilibrium import (
     Violation,
     benefit_graph,
     check_axioms,
@@ -18,6 +15,8 @@ from games.equilibrium import (
     linear_pareto_front,
     stable_coalitions,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 
 def subsets(clients):

@@ -5,10 +5,9 @@ import math
 
 import numpy as np
 import pytest
+from coterie.games.relevance import aggregation_weights, choose_collaborators, update_relevance
 from hypothesis import given
 from hypothesis import strategies as st
-
-from games.relevance import aggregation_weights, choose_collaborators, update_relevance
 
 
 def test_relevance_moves_towards_the_new_values():

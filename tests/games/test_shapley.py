@@ -6,10 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from coterie.games.shapley import estimate, normalise, shapley_from_table, shapley_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from games.shapley import estimate, normalise, shapley_from_table, shapley_values
 
 SAMPLERS = ("mc", "tmc", "dmc", "cc")
 utilities = st.floats(-10, 10, allow_nan=False).map(lambda x: round(x, 3))

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-
-from games import smooth
-from games.shapley import estimate, normalise, shapley_from_table
+from coterie.games import smooth
+from coterie.games.shapley import estimate, normalise, shapley_from_table
 
 
 def all_coalitions(n):

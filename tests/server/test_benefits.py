@@ -6,8 +6,7 @@ import math
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-
-from server.benefits import draw_graph, positions, write_benefits
+from coterie.server.benefits import draw_graph, positions, write_benefits
 
 
 @pytest.mark.parametrize("sizes", [[1], [6], [1, 1, 1], [3, 3], [2, 1, 5, 1], [30, 4, 1]])

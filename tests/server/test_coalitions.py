@@ -3,8 +3,14 @@
 import json
 
 import numpy as np
-
-from server.coalitions import circles, errors_by_mechanism, mixing_curves, plane, share_by_sweeps, write_coalitions
+from coterie.server.coalitions import (
+    circles,
+    errors_by_mechanism,
+    mixing_curves,
+    plane,
+    share_by_sweeps,
+    write_coalitions,
+)
 
 PNG = b"\x89PNG"
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from server import pictures
+from coterie.server import pictures
 
 
 def test_compared_curves_are_means_over_seeds_with_a_band(monkeypatch):

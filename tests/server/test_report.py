@@ -4,10 +4,9 @@ import json
 import re
 
 import pytest
-
-from cli.main import main
-from server.report import write_report
-from wire.config import ConfigError
+from coterie.cli.main import main
+from coterie.server.report import write_report
+from coterie.wire.errors import ConfigError
 
 
 def test_every_run_has_a_report_with_its_figures(federate):

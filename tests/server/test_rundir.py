@@ -10,13 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coterie.server.results import result_of
+from coterie.server.rundir import RunDirectory, append_line, new_run_dir, save_checkpoint, write_json
+from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.messages import Hello
 from safetensors.numpy import load_file
-
-from server.results import result_of
-from server.rundir import RunDirectory, append_line, new_run_dir, save_checkpoint, write_json
-from strategies.federation import RunFailed
-from wire.config import ConfigError
-from wire.messages import Hello
 
 CONFIG = {"run-dir": "", "strategy": "fedavg", "task": "digits", "seed": 1}
 
@@ -44,7 +42,7 @@ def test_an_existing_directory_is_refused_and_left_alone(tmp_path):
 
 def test_two_runs_in_the_same_second(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("server.rundir.time.strftime", lambda *_: "20300101-000000")
+    monkeypatch.setattr("coterie.server.rundir.time.strftime", lambda *_: "20300101-000000")
     one, two = new_run_dir(CONFIG), new_run_dir(CONFIG)
     assert one != two and one.is_dir() and two.is_dir()
 

@@ -6,17 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cloudpickle
 import pytest
+from coterie.runtime.simulation import SimulationGrid, Workers
+from coterie.server.app import app, checked_config, one_line_errors
+from coterie.strategies.registry import default_config
+from coterie.tasks.models import ModelError
+from coterie.tasks.samples import DataError
+from coterie.wire.errors import ConfigError, RunFailed
 from flwr.app import Context, RecordDict
 
 import coterie
-from cli.simulation import SimulationGrid, Workers
-from server.app import app, checked_config, one_line_errors
-from strategies.federation import RunFailed
-from strategies.registry import default_config
-from tasks.models import ModelError
-from tasks.samples import DataError
-from wire.config import ConfigError
 
 
 def call(tmp_path, **values) -> None:
@@ -91,28 +91,29 @@ def test_every_key_is_filled_in():
 
 
 def test_what_flower_loads():
-    import client.app as client_module
-    import server.app as server_module
+    import coterie.client.app as client_module
+    import coterie.server.app as server_module
 
     assert coterie.server_app is server_module.app and coterie.client_app is client_module.app
     with pytest.raises(AttributeError, match="no attribute 'other_app'"):
         coterie.other_app  # noqa: B018
 
 
-def test_modules_of_the_same_name_from_elsewhere_are_thrown_out(tmp_path):
-    """The code beside coterie.py comes first, whatever was imported before."""
-    for name in ("client", "cli"):
-        (tmp_path / "elsewhere" / name).mkdir(parents=True)
-        (tmp_path / "elsewhere" / name / "__init__.py").write_text("stranger = True")
-    home = Path(coterie.__file__).resolve().parent
+def test_another_copy_of_coterie_does_not_answer_for_this_one(tmp_path):
+    """As in Ray's actors: another copy comes first on the path and is imported already, then our ClientApp arrives."""
+    other = tmp_path / "coterie"
+    other.mkdir()
+    (other / "__init__.py").write_text("stranger = True")
+    arrives = cloudpickle.dumps(coterie._client_app_loader())
     script = (
-        "import sys\n"
-        f"sys.path[:0] = [{str(tmp_path / 'elsewhere')!r}, {str(home)!r}]\n"
-        "import client\nassert client.stranger\n"
-        "import coterie\napp = coterie.client_app\n"
-        "import client.app\nassert client.app.app is app and not hasattr(client, 'stranger')\n"
-        "print(client.__file__)"
+        "import sys, pickle\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import coterie\nassert coterie.stranger\n"
+        f"app = pickle.loads(bytes.fromhex({arrives.hex()!r}))()\n"
+        "import coterie, coterie.client.app\n"
+        "assert coterie.client.app.app is app and not hasattr(coterie, 'stranger')\n"
+        "print(coterie.__file__)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()) == home / "client" / "__init__.py"
+    assert Path(done.stdout.strip()) == Path(coterie.__file__).resolve()

@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-
-from server.matrices import exact_rows, label_sharing
+from coterie.server.matrices import exact_rows, label_sharing
 
 OVERLAP = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
 
@@ -29,7 +28,7 @@ def test_the_truth_is_put_in_the_order_of_the_clients():
 
 
 def test_truth_of_a_run(federate, tmp_path):
-    from cli.main import main
+    from coterie.cli.main import main
 
     words = "run --strategy pfedsv --num-server-rounds 1 --num-clients 4 --model linear --workers 0 --run-dir"
     with pytest.raises(SystemExit):

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+from coterie.strategies.base import mean_metrics
+from coterie.strategies.fedavg import average, sample_weights
+from coterie.wire.checks import Update
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-
-from strategies.base import mean_metrics
-from strategies.fedavg import average, sample_weights
-from wire.checks import Update
 
 
 def update(num_samples: int) -> Update:

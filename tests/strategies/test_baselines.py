@@ -5,22 +5,21 @@ import json
 import numpy as np
 import pytest
 import torch
+from coterie.client.data import load_client_data
+from coterie.server.app import initial_layout
+from coterie.strategies.registry import METHODS, default_config, parse_config
+from coterie.tasks.hypernetwork import Hypernetwork
+from coterie.tasks.models import WEIGHTS, Network, build_network
+from coterie.tasks.training import Samples, Sgd, evaluate, train
+from coterie.wire.arrays import unpack
+from coterie.wire.checks import Update
+from coterie.wire.config import RunConfig, split_sections
+from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.messages import METRICS, MODEL, ORDER, MetaOrder, MoreauOrder
+from coterie.wire.randomness import derive_seed, generator
 from flwr.app import Message
 from sklearn.datasets import load_digits
 from torch.nn import functional
-
-from client.data import load_client_data
-from server.app import initial_layout
-from strategies.federation import RunFailed
-from strategies.registry import METHODS, default_config, parse_config
-from tasks.hypernetwork import Hypernetwork
-from tasks.models import WEIGHTS, Network, build_network
-from tasks.training import Samples, Sgd, evaluate, train
-from wire.arrays import unpack
-from wire.checks import Update
-from wire.config import ConfigError, RunConfig, split_sections
-from wire.messages import METRICS, MODEL, ORDER, MetaOrder, MoreauOrder
-from wire.randomness import derive_seed, generator
 
 CLIENTS = ["0", "1", "2", "3"]
 KIND = {"per-fedavg": "train.meta", "pfedme": "train.moreau"}

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-
-from games.overlap import LinearGame, MeasuredGame, form_coalitions
-from strategies.coalition_game import Nearest, play
+from coterie.games.overlap import LinearGame, MeasuredGame, form_coalitions
+from coterie.strategies.coalition_game import Nearest, play
 
 
 def linear(n=8, seed=0):

@@ -4,10 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from coterie.strategies.evidence import Evidence, shortfalls
 from hypothesis import given
 from hypothesis import strategies as st
-
-from strategies.evidence import Evidence, shortfalls
 
 
 def test_scores_are_deviations_below_the_median_with_the_benefit_of_doubt():

@@ -1,11 +1,11 @@
 """Who takes part: strangers, namesakes, clients that come late or come back."""
 
 import pytest
+from coterie.strategies.federation import Federation, name_order
+from coterie.wire.errors import RunFailed
+from coterie.wire.messages import HELLO, ORDER, Hello
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
-
-from strategies.federation import Federation, RunFailed, name_order
-from wire.messages import HELLO, ORDER, Hello
 
 
 def hello(name: str, code: str = "abc", partitions: int = 0, num_train: int = 10) -> Hello:

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 import torch
-
-from client.fomo import mix
-from server.app import initial_layout
-from strategies.fedfomo import FedFomo, FedFomoSettings
-from tasks.models import build_network
-from tasks.training import Samples
-from wire.arrays import pack, unpack
-from wire.checks import Refused, Update
-from wire.config import RunConfig
-from wire.messages import METRICS, OTHERS
+from coterie.client.fomo import mix
+from coterie.server.app import initial_layout
+from coterie.strategies.fedfomo import FedFomo, FedFomoSettings
+from coterie.tasks.models import build_network
+from coterie.tasks.training import Samples
+from coterie.wire.arrays import pack, unpack
+from coterie.wire.checks import Update
+from coterie.wire.config import RunConfig
+from coterie.wire.errors import Refused
+from coterie.wire.messages import METRICS, OTHERS
 
 
 def linear(weights) -> dict[str, np.ndarray]:

@@ -5,17 +5,16 @@ import json
 import numpy as np
 import pytest
 import torch
+from coterie.client.data import load_client_data
+from coterie.strategies.registry import METHODS
+from coterie.tasks.models import PARTS, STATISTICS, WEIGHTS, Network, build_network
+from coterie.tasks.training import Samples, Sgd, evaluate, train
+from coterie.wire.arrays import unpack
+from coterie.wire.config import RunConfig, split_sections
+from coterie.wire.messages import MODEL, ORDER, TrainOrder
+from coterie.wire.randomness import derive_seed, generator
 from sklearn.datasets import load_digits
 from torch.nn import functional
-
-from client.data import load_client_data
-from strategies.registry import METHODS
-from tasks.models import PARTS, STATISTICS, WEIGHTS, Network, build_network
-from tasks.training import Samples, Sgd, evaluate, train
-from wire.arrays import unpack
-from wire.config import RunConfig, split_sections
-from wire.messages import MODEL, ORDER, TrainOrder
-from wire.randomness import derive_seed, generator
 
 CLIENTS = ["0", "1", "2", "3"]
 

@@ -4,20 +4,19 @@ import json
 
 import numpy as np
 import pytest
+from coterie.client.data import load_client_data
+from coterie.games.overlap import LinearGame, MeasuredGame, coalitions_of, form_coalitions, is_individually_stable
+from coterie.server.app import initial_layout
+from coterie.strategies.coalition_game import OCFSettings
+from coterie.strategies.pfedocf import PFedOCF
+from coterie.tasks.models import build_network
+from coterie.tasks.training import evaluate
+from coterie.wire.arrays import pack, unpack
+from coterie.wire.config import RunConfig, split_sections
+from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.messages import METRICS, MODEL, OTHERS
 from flwr.app import Error, Message, MetricRecord, RecordDict
 from safetensors.numpy import load_file
-
-from client.data import load_client_data
-from games.overlap import LinearGame, MeasuredGame, coalitions_of, form_coalitions, is_individually_stable
-from server.app import initial_layout
-from strategies.coalition_game import OCFSettings
-from strategies.federation import RunFailed
-from strategies.pfedocf import PFedOCF
-from tasks.models import build_network
-from tasks.training import evaluate
-from wire.arrays import pack, unpack
-from wire.config import ConfigError, RunConfig, split_sections
-from wire.messages import METRICS, MODEL, OTHERS
 
 LINEAR = {"strategy": "pfedocf", "task": "linear", "num-clients": 6, "partition": "natural", "input-shape": "4"}
 LINEAR |= {"linear-groups": 2, "linear-deviation": 0.05, "linear-samples": "20-60"}
@@ -27,9 +26,9 @@ GROUPS = {"strategy": "pfedocf", "model": "linear", "num-clients": 5, "learning-
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch):
     """They take longer than all the rest; tests/server/test_coalitions.py draws them."""
-    monkeypatch.setattr("server.matrices.heatmaps", lambda *arguments: None)
-    monkeypatch.setattr("server.coalitions.circles", lambda *arguments: b"")
-    monkeypatch.setattr("server.report.curves", lambda events: b"")
+    monkeypatch.setattr("coterie.server.matrices.heatmaps", lambda *arguments: None)
+    monkeypatch.setattr("coterie.server.coalitions.circles", lambda *arguments: b"")
+    monkeypatch.setattr("coterie.server.report.curves", lambda events: b"")
 
 
 def config_of(run) -> RunConfig:

@@ -4,10 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from coterie.wire.arrays import pack, unpack
+from coterie.wire.messages import METRICS, MODEL
 from flwr.app import Message
-
-from wire.arrays import pack, unpack
-from wire.messages import METRICS, MODEL
 
 PERSONAL = {"strategy": "pfedsim", "partition": "pathological", "num-server-rounds": 4, "pfedsim.warmup": 0.5}
 
@@ -113,8 +112,8 @@ def test_models_in_memory_and_on_disk_give_the_same_result(federate):
 
 @pytest.mark.parametrize("store", ["memory", "disk"])
 def test_state_can_be_loaded_again(federate, store, tmp_path):
-    from server.app import initial_layout
-    from strategies.registry import METHODS, parse_config
+    from coterie.server.app import initial_layout
+    from coterie.strategies.registry import METHODS, parse_config
 
     run = federate(**PERSONAL, **{"pfedsim.store": store})
     saved = json.loads((run.path / "checkpoint" / "state.json").read_text())
@@ -134,7 +133,7 @@ def test_state_can_be_loaded_again(federate, store, tmp_path):
 
 def test_the_matrix_is_written_beside_the_truth(federate, tmp_path):
     """As `coterie run` does it: table, picture, and the correlation with the label overlap."""
-    from cli.main import main
+    from coterie.cli.main import main
 
     with pytest.raises(SystemExit) as end:
         main(

@@ -7,17 +7,16 @@ import math
 import numpy as np
 import pytest
 import torch
+from coterie.client.app import app
+from coterie.client.data import load_client_data
+from coterie.strategies.pseudonyms import Pseudonyms
+from coterie.tasks.models import Network, build_network
+from coterie.wire.arrays import pack, unpack
+from coterie.wire.config import RunConfig, split_sections
+from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.messages import METRICS, MODEL, ORDER, OTHERS, Judgement, PersonalizeOrder, TrainOrder
+from coterie.wire.randomness import derive_seed
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-
-from client.app import app
-from client.data import load_client_data
-from strategies.federation import RunFailed
-from strategies.pseudonyms import Pseudonyms
-from tasks.models import Network, build_network
-from wire.arrays import pack, unpack
-from wire.config import ConfigError, RunConfig, split_sections
-from wire.messages import METRICS, MODEL, ORDER, OTHERS, Judgement, PersonalizeOrder, TrainOrder
-from wire.randomness import derive_seed
 
 ALL = {"strategy": "pfedsv", "partition": "pathological", "num-server-rounds": 3, "learning-rate": 0.1}
 SHARED = {**ALL, "pfedsv.shared-extractor": True}
@@ -449,8 +448,8 @@ def test_a_restarted_client_goes_on_where_it_was(federate):
 
 
 def test_the_server_can_be_restarted(federate):
-    from server.app import initial_layout
-    from strategies.registry import METHODS, parse_config
+    from coterie.server.app import initial_layout
+    from coterie.strategies.registry import METHODS, parse_config
 
     run = federate(**SOME)
     saved = json.loads((run.path / "checkpoint" / "state.json").read_text())
@@ -466,7 +465,7 @@ def test_the_server_can_be_restarted(federate):
 
 
 def test_the_relevance_is_written_beside_the_truth(federate, tmp_path):
-    from cli.main import main
+    from coterie.cli.main import main
 
     with pytest.raises(SystemExit) as end:
         main(

@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from coterie.client.app import app
+from coterie.wire.arrays import pack, unpack
+from coterie.wire.messages import ORDER, OTHERS, DeliverOrder, Judgement, PersonalizeOrder, size_in_bytes
 from flwr.app import ConfigRecord, Message, RecordDict
 from safetensors.numpy import load_file
-
-from client.app import app
-from wire.arrays import pack, unpack
-from wire.messages import ORDER, OTHERS, DeliverOrder, Judgement, PersonalizeOrder, size_in_bytes
 
 ALL = {"strategy": "pfedsv", "partition": "pathological", "num-server-rounds": 2, "learning-rate": 0.1}
 SHARED = {**ALL, "pfedsv.shared-extractor": True}
@@ -20,7 +19,7 @@ TIMES = {"seconds", "evaluate-seconds"}
 @pytest.fixture
 def one_by_one(monkeypatch):
     """Every model is large."""
-    return lambda: monkeypatch.setattr("strategies.pfedsv.ONE_MESSAGE", 0)
+    return lambda: monkeypatch.setattr("coterie.strategies.pfedsv.ONE_MESSAGE", 0)
 
 
 def told(run) -> list[dict]:

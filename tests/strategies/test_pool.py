@@ -4,8 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-
-from strategies.pool import ModelPool
+from coterie.strategies.pool import ModelPool
 
 LAYOUT = {"extractor": np.zeros(7, np.float32), "counters": np.zeros(2, np.int64)}
 
@@ -46,7 +45,7 @@ def test_some_parts_can_be_replaced_but_a_new_client_brings_all(pool):
 
 
 def test_mixed_is_the_weighted_mean(pool, monkeypatch):
-    monkeypatch.setattr("strategies.pool.BLOCK_BYTES", 64)  # a few rows at a time
+    monkeypatch.setattr("coterie.strategies.pool.BLOCK_BYTES", 64)  # a few rows at a time
     rng = np.random.default_rng(2)
     models = [model(rng) for _ in range(11)]
     for i, parts in enumerate(models):
@@ -72,7 +71,7 @@ def test_files_are_found_again(tmp_path):
 
 
 def test_memory_does_not_grow_with_clients_on_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr("strategies.pool.BLOCK_BYTES", 2**20)
+    monkeypatch.setattr("coterie.strategies.pool.BLOCK_BYTES", 2**20)
     layout = {"extractor": np.zeros(50_000, np.float32)}  # 200 kB
     row = np.ones(50_000, np.float32)
 

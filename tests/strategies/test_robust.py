@@ -3,11 +3,10 @@
 import cvxpy
 import numpy as np
 import pytest
+from coterie.strategies.robust import geometric_median_weights
+from coterie.wire.arrays import unpack
+from coterie.wire.messages import MODEL
 from scipy.optimize import minimize
-
-from strategies.robust import geometric_median_weights
-from wire.arrays import unpack
-from wire.messages import MODEL
 
 
 def uploads(run) -> dict[str, dict[str, np.ndarray]]:

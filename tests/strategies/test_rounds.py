@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, Error, Message
-
-from server.app import initial_layout
-from strategies.federation import RunFailed
-from strategies.registry import METHODS, default_config, parse_config, section_of
-from wire.arrays import pack, unpack
-from wire.messages import (
+from coterie.server.app import initial_layout
+from coterie.strategies.registry import METHODS, default_config, parse_config, section_of
+from coterie.wire.arrays import pack, unpack
+from coterie.wire.errors import RunFailed
+from coterie.wire.messages import (
     METRICS,
     MODEL,
     ORDER,
@@ -25,6 +23,7 @@ from wire.messages import (
     EvaluateOrder,
     TrainOrder,
 )
+from flwr.app import Array, Error, Message
 
 CLIENTS = ["0", "1", "2", "3"]
 SHARING = [name for name in METHODS if name != "local"]
@@ -370,11 +369,10 @@ def test_the_orders_are_those_of_the_round(federate):
 
 
 def test_workers_answer_with_an_error_when_a_client_fails(federate, monkeypatch):
-    import client.training
 
     def broken(*_, **__):
         raise RuntimeError("no hands")
 
-    monkeypatch.setattr(client.training, "train_network", broken)
+    monkeypatch.setattr("coterie.client.training.train_network", broken)
     with pytest.raises(RunFailed, match="RuntimeError: no hands"):
         federate(strategy="fedavg", model="linear", round_retries=0)

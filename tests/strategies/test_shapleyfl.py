@@ -7,19 +7,19 @@ import math
 import numpy as np
 import pytest
 import torch
+from coterie.cli.run import prepare
+from coterie.server.app import initial_layout
+from coterie.strategies.evidence import Evidence
+from coterie.strategies.game import ServerGame, server_samples
+from coterie.strategies.registry import METHODS, parse_config, section_of
+from coterie.strategies.shapleyfl import moved, shortened
+from coterie.tasks.models import WEIGHTS, build_network
+from coterie.tasks.training import evaluate
+from coterie.wire.arrays import pack, unpack
+from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.messages import MODEL
 from flwr.app import Message
 from sklearn.datasets import load_digits
-
-from cli.run import prepare
-from server.app import initial_layout
-from strategies.evidence import Evidence
-from strategies.game import ServerGame, server_samples
-from strategies.registry import METHODS, parse_config, section_of
-from strategies.shapleyfl import moved, shortened
-from tasks.models import WEIGHTS, build_network
-from tasks.training import evaluate
-from wire.arrays import pack, unpack
-from wire.messages import MODEL
 
 GAME = {"strategy": "afedsv", "model": "mlp", "partition": "pathological", "num-server-rounds": 2, "learning-rate": 0.2}
 
@@ -111,7 +111,7 @@ def test_probabilities_and_factors_of_importance_sampling(federate):
 
 def test_the_step_is_unbiased():
     """The mean of the aggregate over draws is the aggregate of all."""
-    from games.sampling import horvitz_thompson_weights, inclusion_probabilities, poisson_draw
+    from coterie.games.sampling import horvitz_thompson_weights, inclusion_probabilities, poisson_draw
 
     rng = np.random.default_rng(0)
     base = {"extractor": np.zeros(3, np.float32)}
@@ -193,7 +193,7 @@ def test_estimators_with_enough_budget_find_the_exact_values(federate, estimator
 
 @pytest.mark.parametrize(("kind", "partition"), [("sign-flip", "iid"), ("closed-set", "shards"), ("collude", "shards")])
 def test_bad_clients_are_found_and_told(kind, partition, federate, tmp_path, capsys):
-    from cli.main import main
+    from coterie.cli.main import main
 
     arguments = [
         "run",
@@ -261,8 +261,6 @@ def test_s_fedavg_and_fedsv_keep_their_values(federate):
 
 
 def test_no_server_data_and_wrong_budgets_are_refused():
-    from wire.config import ConfigError
-
     with pytest.raises(ConfigError, match="server-data is empty; give"):
         prepare({"strategy": "afedsv"})
     with pytest.raises(ConfigError, match=r"shapleyfl.budget = 0: must be greater than or equal to 1"):
@@ -270,8 +268,6 @@ def test_no_server_data_and_wrong_budgets_are_refused():
 
 
 def test_a_budget_that_is_too_small_ends_the_run_with_a_message(federate):
-    from strategies.federation import RunFailed
-
     with pytest.raises(RunFailed, match=r"shapleyfl.budget = 3, shapleyfl.estimator = 'exact'"):
         federate(**GAME, **{"shapleyfl.estimator": "exact", "shapleyfl.budget": 3})
 

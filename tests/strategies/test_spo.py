@@ -5,18 +5,16 @@ import json
 
 import numpy as np
 import pytest
+from coterie.client.data import load_client_data
+from coterie.games.equilibrium import linear_pareto_front
+from coterie.games.preferences import even
+from coterie.server.app import initial_layout
+from coterie.strategies.ce import CE, largest_part
+from coterie.strategies.registry import METHODS, default_config, parse_config
+from coterie.wire.arrays import pack, unpack
+from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.messages import METRICS, MODEL, ORDER, TRAIN_RAYS, RaysOrder
 from flwr.app import Error, Message
-
-from client.data import load_client_data
-from games.equilibrium import linear_pareto_front
-from games.preferences import even
-from server.app import initial_layout
-from strategies.ce import CE, largest_part
-from strategies.federation import RunFailed
-from strategies.registry import METHODS, default_config, parse_config
-from wire.arrays import pack, unpack
-from wire.config import ConfigError
-from wire.messages import METRICS, MODEL, ORDER, TRAIN_RAYS, RaysOrder
 
 GROUPS = {"0": {"0", "2"}, "1": {"1", "3"}, "2": {"0", "2"}, "3": {"1", "3"}}
 LINEAR = {  # two groups of clients with the same coefficients and 30 training samples each
@@ -158,7 +156,7 @@ def test_axioms_are_checked_with_what_clients_measure(federate):
 
 def test_broken_axioms_are_named(federate, monkeypatch):
     """Everybody is put into one coalition, which is none that they want."""
-    monkeypatch.setattr("strategies.ce.collaboration_equilibrium", lambda wish, n: [_asked(wish, n)])
+    monkeypatch.setattr("coterie.strategies.ce.collaboration_equilibrium", lambda wish, n: [_asked(wish, n)])
 
     def _asked(wish, n):
         for i in range(n):

@@ -5,11 +5,10 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from coterie.tasks.chart import bubble_chart, label_table, summary_rows
+from coterie.tasks.datasets import DataError, Dataset, load_dataset
+from coterie.tasks.partitions import partition
 from PIL import Image
-
-from tasks.chart import bubble_chart, label_table, summary_rows
-from tasks.datasets import DataError, Dataset, load_dataset
-from tasks.partitions import partition
 
 
 def test_the_table_counts_labels():

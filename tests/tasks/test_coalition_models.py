@@ -5,10 +5,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-
-from tasks.coalition_models import LARGEST_LOSS, CoalitionModels, chain_of
-from tasks.models import WEIGHTS, build_network
-from tasks.training import Samples, evaluate
+from coterie.tasks.coalition_models import LARGEST_LOSS, CoalitionModels, chain_of
+from coterie.tasks.models import WEIGHTS, build_network
+from coterie.tasks.training import Samples, evaluate
 
 SHAPES = {
     "lenet5": (1, 8, 8),
@@ -89,7 +88,7 @@ def test_which_networks_are_chains():
 
 
 def test_any_number_of_threads_to_the_bit(monkeypatch):
-    monkeypatch.setattr("tasks.coalition_models.CHUNK", 1)  # many chunks
+    monkeypatch.setattr("coterie.tasks.coalition_models.CHUNK", 1)  # many chunks
     network, models, samples = some_models("cnn-bn", 3)
     results = [CoalitionModels(network, samples, "loss", n).utilities(models, mixtures_of(3)) for n in (1, 2, 5)]
     np.testing.assert_array_equal(results[0], results[1])
@@ -99,7 +98,7 @@ def test_any_number_of_threads_to_the_bit(monkeypatch):
 def test_weights_in_several_blocks(monkeypatch):
     network, models, samples = some_models("cnn-bn", 4)
     once = CoalitionModels(network, samples, "loss").utilities(models, mixtures_of(4))
-    monkeypatch.setattr("tasks.coalition_models.BLOCK_BYTES", 1)
+    monkeypatch.setattr("coterie.tasks.coalition_models.BLOCK_BYTES", 1)
     np.testing.assert_allclose(
         CoalitionModels(network, samples, "loss").utilities(models, mixtures_of(4)), once, rtol=1e-6
     )

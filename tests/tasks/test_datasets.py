@@ -19,11 +19,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from tasks import images
-from tasks.datasets import DataError, Dataset, load_dataset
-from tasks.spec import TASKS
-from tasks.tabular import load_adult, load_heart, synthetic_parameters
+from coterie.tasks import images
+from coterie.tasks.datasets import DataError, Dataset, load_dataset
+from coterie.tasks.spec import TASKS
+from coterie.tasks.tabular import load_adult, load_heart, synthetic_parameters
 
 IDX_NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -160,7 +159,7 @@ def test_torchvisions_layout_reads_as_torchvision_reads_it(task, name, compress,
     check_spec(task, data)
     assert same(data, arrays)
     if not compress:
-        from tasks.vision import datasets as vision
+        from coterie.tasks.vision import datasets as vision
 
         more = {"split": "balanced"} if task == "emnist" else {}
         test = getattr(vision, name)(tmp_path, train=False, **more)
@@ -195,7 +194,7 @@ def write_cifar(root: Path, task: str, arrays) -> dict[str, list[list[str]]]:
 
 @pytest.mark.parametrize(("task", "name"), [("cifar10", "CIFAR10"), ("cifar100", "CIFAR100")])
 def test_cifar_in_torchvisions_layout(task, name, tmp_path, monkeypatch):
-    from tasks.vision import datasets as vision
+    from coterie.tasks.vision import datasets as vision
 
     arrays = pictures(TASKS[task].num_outputs, (32, 32, 3))
     lists = write_cifar(tmp_path, task, arrays)
@@ -281,7 +280,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture
 def mirror(tmp_path, monkeypatch):
     """A web server on this machine with MNIST's four files, which torchvision takes for the mirror."""
-    from tasks.vision import datasets as vision
+    from coterie.tasks.vision import datasets as vision
 
     arrays = pictures(10, (28, 28))
     folder = tmp_path / "mirror"
@@ -313,7 +312,7 @@ def test_a_failed_download_leaves_nothing_behind(mirror, tmp_path):
 
 
 def test_a_silent_server_is_given_up_in_seconds(tmp_path, monkeypatch):
-    from tasks.vision import datasets as vision
+    from coterie.tasks.vision import datasets as vision
 
     monkeypatch.setattr(images, "PROBE_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
@@ -334,7 +333,7 @@ def test_a_lookup_of_names_that_hangs_is_given_up_in_seconds(tmp_path, monkeypat
         raise OSError("no answer")
 
     monkeypatch.setattr("urllib.request.urlopen", hang)
-    importlib.import_module("tasks.vision")
+    importlib.import_module("coterie.tasks.vision")
     start = time.monotonic()
     with pytest.raises(DataError, match="cannot be reached"):
         load_dataset("cifar100", tmp_path)

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
-
-from tasks.gradients import (
+from coterie.tasks.gradients import (
     _all_at_once,
     _one_by_one,
     is_simple,
@@ -13,8 +11,9 @@ from tasks.gradients import (
     training_gradients,
     validation_gradient,
 )
-from tasks.models import build_network
-from tasks.training import Samples, evaluate
+from coterie.tasks.models import build_network
+from coterie.tasks.training import Samples, evaluate
+from torch.nn import functional
 
 
 def several(network, number=3, seed=0):

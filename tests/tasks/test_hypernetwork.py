@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from coterie.games.equilibrium import linear_pareto_front
+from coterie.tasks.hypernetwork import Diverged, Hypernetwork
+from coterie.tasks.models import build_network
 from torch.nn import functional
-
-from games.equilibrium import linear_pareto_front
-from tasks.hypernetwork import Diverged, Hypernetwork
-from tasks.models import build_network
 
 D, CLIENTS = 5, 3
 

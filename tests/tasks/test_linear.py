@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-
-from client.data import linear_recipe, partitioned
-from tasks.linear import LinearRecipe, linear_parameters, load_linear
-from tasks.resolve import number_of_clients, partition_kind, task_spec
-from tasks.samples import DataError
-from wire.config import ConfigError, RunConfig
+from coterie.client.data import linear_recipe, partitioned
+from coterie.tasks.linear import LinearRecipe, linear_parameters, load_linear
+from coterie.tasks.resolve import number_of_clients, partition_kind, task_spec
+from coterie.tasks.samples import DataError
+from coterie.wire.config import RunConfig
+from coterie.wire.errors import ConfigError
 
 
 def test_least_squares_finds_the_parameters_and_the_noise():

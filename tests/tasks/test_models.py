@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from coterie.tasks.models import MODELS, PARTS, WEIGHTS, ModelError, Network, build_network, default_model
+from coterie.tasks.resolve import model_name, number_of_clients, partition_kind, task_spec
+from coterie.tasks.samples import DataError
 from torch import nn
-
-from tasks.models import MODELS, PARTS, WEIGHTS, ModelError, Network, build_network, default_model
-from tasks.resolve import model_name, number_of_clients, partition_kind, task_spec
-from tasks.samples import DataError
 
 SMALL = ["lenet5", "cnn", "mlp", "linear"]
 BIG = ["mobilenet-v2", "resnet18", "resnet34", "efficientnet-b0"]
@@ -72,7 +71,7 @@ def test_big_networks_take_small_grey_images(model, shape):
 
 
 def test_small_images_are_enlarged_to_at_least_32_pixels():
-    from tasks.models import _Prepare
+    from coterie.tasks.models import _Prepare
 
     for size in range(1, 40):
         enlarged = _Prepare(size)(torch.zeros(1, 1, size, size + 3))

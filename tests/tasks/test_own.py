@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coterie.tasks.datasets import DataError, load_dataset
+from coterie.tasks.own import describe, load_own
+from coterie.tasks.spec import TaskSpec
 from PIL import Image
-
-from tasks.datasets import DataError, load_dataset
-from tasks.own import describe, load_own
-from tasks.spec import TaskSpec
 
 
 def save(path: Path, **arrays) -> Path:

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coterie.tasks import partitions
+from coterie.tasks.datasets import DataError, Dataset, load_dataset
+from coterie.tasks.partitions import KINDS, cached_partition, partition, split
+from coterie.tasks.splits import Split
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks import partitions
-from tasks.datasets import DataError, Dataset, load_dataset
-from tasks.partitions import KINDS, cached_partition, partition, split
-from tasks.splits import Split
 
 BY_LABEL = ("iid", "dirichlet", "pathological", "shards")
 

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-
-from cli.run import prepare
-from client.data import partitioned
-from strategies.game import server_samples
-from strategies.registry import parse_config
-from tasks.datasets import load_dataset
-from tasks.samples import DataError
-from tasks.server_data import held_out, without
+from coterie.cli.run import prepare
+from coterie.client.data import partitioned
+from coterie.strategies.game import server_samples
+from coterie.strategies.registry import parse_config
+from coterie.tasks.datasets import load_dataset
+from coterie.tasks.samples import DataError
+from coterie.tasks.server_data import held_out, without
 
 BASE = {"strategy": "afedsv", "task": "digits"}
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-
-from tasks.models import Network, build_network
-from tasks.steps import Adapted, Moreau
-from tasks.training import Samples, Sgd, train
+from coterie.tasks.models import Network, build_network
+from coterie.tasks.steps import Adapted, Moreau
+from coterie.tasks.training import Samples, Sgd, train
 
 
 def problem(n: int = 40, seed: int = 0) -> tuple[Samples, np.ndarray, np.ndarray]:

@@ -3,13 +3,13 @@
 import re
 
 import pytest
+from coterie.server.app import checked_config
+from coterie.strategies.registry import METHODS, SECTIONS, default_config, parse_config
+from coterie.tasks.models import ModelError
+from coterie.tasks.samples import DataError
+from coterie.wire.config import RunConfig, choose, split_sections
+from coterie.wire.errors import ConfigError
 from pydantic import ValidationError
-
-from server.app import checked_config
-from strategies.registry import METHODS, SECTIONS, default_config, parse_config
-from tasks.models import ModelError
-from tasks.samples import DataError
-from wire.config import ConfigError, RunConfig, choose, split_sections
 
 WRONG = [
     ({"strategy": "fedavgg"}, "strategy = 'fedavgg': unknown, did you mean 'fedavg'?; choose one of local, fedavg"),

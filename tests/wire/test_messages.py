@@ -4,15 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+from coterie.wire.arrays import pack, unpack
+from coterie.wire.fingerprint import PACKAGES, fingerprint
+from coterie.wire.messages import MODEL, ORDER, OTHERS, EvaluateOrder, Hello, TrainOrder, content, reply, size_in_bytes
+from coterie.wire.randomness import derive_seed, generator
 from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-
-from wire.arrays import pack, unpack
-from wire.fingerprint import PACKAGES, fingerprint
-from wire.messages import MODEL, ORDER, OTHERS, EvaluateOrder, Hello, TrainOrder, content, reply, size_in_bytes
-from wire.randomness import derive_seed, generator
 
 words = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=12)
 counts = st.integers(0, 2**40)
@@ -135,7 +134,7 @@ def test_seeds_are_the_same_everywhere():
 def test_the_fingerprint_changes_with_the_code(tmp_path, monkeypatch):
     import shutil
 
-    import wire.fingerprint as module
+    import coterie.wire.fingerprint as module
 
     root = module.Path(module.__file__).parent.parent
     for package in PACKAGES:

@@ -14,13 +14,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from multiprocessing.connection import Connection
 
+from coterie.wire.config import Value
+from coterie.wire.errors import RunFailed
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
-
-from strategies.federation import RunFailed
-from wire.config import Value
 
 WAIT_SECONDS = 0.2
 DEAD_WORKER = "a worker process was killed, perhaps for want of memory; try fewer --workers or a smaller model"
@@ -122,7 +121,7 @@ def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
 
 
 def _answer(message: Message, context: Context) -> Message:
-    from client.app import app
+    from coterie.client.app import app
 
     try:
         return app(message, context)

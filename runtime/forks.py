@@ -64,6 +64,6 @@ def serve_forks(control: socket.socket) -> str:
 
 def _serve_run(parent: socket.socket, control: socket.socket) -> None:
     parent.close()
-    from client.answer import serve_run  # not before: it imports torch
+    from coterie.runtime.answer import serve_run  # not before: it imports torch
 
     serve_run(control)

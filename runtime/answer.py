@@ -18,22 +18,20 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from coterie.client.data import load_client_data
+from coterie.client.participant import client_name, local_config
+from coterie.runtime.forks import fork
+from coterie.runtime.frames import frames_of, message_of
+from coterie.tasks.models import ModelError
+from coterie.tasks.samples import DataError
+from coterie.wire.errors import ConfigError, Refused
+from coterie.wire.fingerprint import fingerprint, fingerprint_of, source_files
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import context_from_proto, context_to_proto
 from flwr.proto.message_pb2 import Context as ContextProto
 from flwr.supercore.task_identity import TaskIdentity
-
-from client.data import load_client_data
-from client.forks import fork
-from client.frames import frames_of, message_of
-from client.participant import client_name, local_config
-from tasks.models import ModelError
-from tasks.samples import DataError
-from wire.checks import Refused
-from wire.config import ConfigError
-from wire.fingerprint import fingerprint, fingerprint_of
 
 FIRST_TO_GO = "800"  # when memory runs out, Linux ends the process that trains and not its parents
 USER_ERRORS = (ConfigError, DataError, ModelError, Refused)  # these explain themselves
@@ -64,7 +62,7 @@ def _load(bundle: bytes, setup: dict[str, Any]) -> tuple[ClientApp | None, str |
     """The app of this bundle, or why there is none."""
     try:
         if is_installed_code(bundle):
-            return importlib.import_module("client.app").app, None
+            return importlib.import_module("coterie.client.app").app, None
         if not setup["any-code"]:
             return None, "this client runs only the code that is installed on it, and the run brings other code"
         return _load_bundle(bundle, setup), None
@@ -77,23 +75,20 @@ def is_installed_code(bundle: bytes) -> bool:
     """Is what the server sent the very code that is imported here?"""
     with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
-    root = Path(__file__).resolve().parent.parent
     app = tomllib.loads(files["pyproject.toml"].decode())["tool"]["flwr"]["app"]
     return (
         app["components"].get("clientapp") == "coterie:client_app"
-        and files.get("coterie.py") == (root / "coterie.py").read_bytes()
+        and files.get("coterie/__init__.py") == source_files()["coterie/__init__.py"].read_bytes()
         and fingerprint_of(files) == fingerprint()
     )
 
 
 def _load_bundle(bundle: bytes, setup: dict[str, Any]) -> ClientApp:
-    """As Flower does it: unpack, put first on the path, import. Modules of ours with the same names must go."""
+    """As Flower does it: unpack, put first on the path, import. Modules of ours must go."""
     from flwr.cli.install import install_from_fab
     from flwr.clientapp.utils import get_load_client_app_fn
 
-    import coterie
-
-    for name in [name for name in sys.modules if name.split(".")[0] in ("coterie", *coterie.PACKAGES)]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "coterie"]:
         del sys.modules[name]
     install_from_fab(bundle, skip_prompt=True)
     load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)

@@ -5,8 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from strategies.federation import RunFailed
-from wire.config import ConfigError
+from coterie.wire.errors import ConfigError, RunFailed
 
 POLL_OF_EXECUTORS = "0.1"  # seconds; Flower's default is 1
 
@@ -54,7 +53,7 @@ def superlink_command(keys: Path, control_host: str, control_port: int, fleet: s
 def executor_command(keys: Path, control: str) -> list[str]:
     """What runs the methods. -P: what lies in its working directory must not be imported by accident."""
     where = ["--runtime-api-address", control, "--root-certificates", str(keys / "ca.crt")]
-    return [sys.executable, "-P", "-m", "server.executor", *where]
+    return [sys.executable, "-P", "-m", "coterie.runtime.executor", *where]
 
 
 def program(name: str) -> str:

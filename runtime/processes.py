@@ -18,8 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from strategies.federation import RunFailed
-from wire.config import ConfigError
+from coterie.wire.errors import ConfigError, RunFailed
 
 MARK = "COTERIE_UP"
 GRACE_SECONDS = 3.0

@@ -11,6 +11,9 @@ from importlib import metadata
 from pathlib import Path
 
 import httpx
+from coterie.wire.config import Value
+from coterie.wire.errors import RunFailed
+from coterie.wire.fingerprint import source_files
 from cryptography.hazmat.primitives import serialization
 from flwr.cli.build import build_fab_from_files
 from flwr.common.serde import fab_to_proto
@@ -27,10 +30,6 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
-from coterie import PACKAGES
-from strategies.federation import RunFailed
-from wire.config import Value
 
 POLL_SECONDS = 0.2
 FAILED_PREFIX = "ServerApp failed with exception: "
@@ -122,11 +121,7 @@ def _wait_for(true: Callable[[], bool], timeout: float, check: Callable[[], None
 
 def bundle(config: Mapping[str, Value]) -> bytes:
     """This very code as a Flower app whose configuration is `config`; the same wherever Coterie is installed."""
-    root = Path(__file__).resolve().parent.parent
-    files: dict[str, bytes | Path] = {"coterie.py": root / "coterie.py", "pyproject.toml": _project(config).encode()}
-    for package in PACKAGES:
-        for path in (root / package).rglob("*.py"):
-            files[path.relative_to(root).as_posix()] = path
+    files: dict[str, bytes | Path] = {"pyproject.toml": _project(config).encode(), **source_files()}
     return build_fab_from_files(files)[0]
 
 

@@ -18,6 +18,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from coterie.runtime.fleet import Fleet, KeyRefused, Lost, RunEnded
+from coterie.runtime.frames import frames_of, packed, unpacked
+from coterie.wire.files import write_atomically
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Error, Message, RecordDict
@@ -29,10 +32,6 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.fab import Fab
 from flwr.supercore.run import Run
 from google.protobuf.message import DecodeError
-
-from client.fleet import Fleet, KeyRefused, Lost, RunEnded
-from client.frames import frames_of, packed, unpacked
-from tasks.files import write_atomically
 
 SHORTEST_POLL, LONGEST_POLL = 0.1, 3.0  # seconds between questions for work
 POLL_SHARE = 0.3  # of the time since the last message: who worked just now is asked again soon

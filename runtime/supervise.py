@@ -9,10 +9,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from cli.client import Device
-from cli.stock import run_stock_node
-from cli.tls import Unreachable, check_server
-from cli.warm import run_warm_node, why_not
+from coterie.cli.client import Device
+from coterie.runtime.stock import run_stock_node
+from coterie.runtime.tls import Unreachable, check_server
+from coterie.runtime.warm import run_warm_node, why_not
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds; doubled after every failure
 CONNECTED_SECONDS = 60.0  # who was connected for so long begins with the first pause again

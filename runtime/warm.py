@@ -7,8 +7,9 @@ import signal
 import socket
 import sys
 import time
+from importlib import import_module
 
-from cli.client import Device
+from coterie.cli.client import Device
 
 GRACE_SECONDS = 3.0
 
@@ -18,10 +19,9 @@ def why_not() -> str:
     if sys.platform != "linux":
         return f"processes cannot be forked safely on {sys.platform}"
     try:
-        import client.node
+        import_module("coterie.runtime.node")
     except (ImportError, AttributeError) as error:
         return f"Flower is not as expected ({error})"
-    del client
     gc.collect()
     gc.freeze()  # what is there now stays in memory that all processes share
     return ""
@@ -29,8 +29,8 @@ def why_not() -> str:
 
 def run_warm_node(device: Device) -> str:
     """Run the node to its end; how it ended."""
-    from client.forks import fork, serve_forks
-    from client.node import run_node
+    from coterie.runtime.forks import fork, serve_forks
+    from coterie.runtime.node import run_node
 
     def say(text: str) -> None:
         print(f"client {device.name}: {text}", file=sys.stderr, flush=True)

@@ -23,16 +23,15 @@ DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="server.executor")
+    parser = argparse.ArgumentParser(prog="coterie.runtime.executor")
     parser.add_argument("--runtime-api-address", required=True)
     parser.add_argument("--root-certificates", required=True)
     options = parser.parse_args()
     try:
         if sys.platform != "linux":
             raise ImportError(f"processes cannot be forked safely on {sys.platform}")
+        import coterie.server.app  # noqa: F401 - warms this process up
         from flwr.superlink.runtime import run_serverapp  # noqa: F401 - to see whether it is there
-
-        import server.app  # noqa: F401 - warms this process up
     except (ImportError, AttributeError) as error:
         print(f"warning: starting flower-superexec, which is slower, because {error}", file=sys.stderr, flush=True)
         os.execvp("flower-superexec", ["flower-superexec", *sys.argv[1:]])
@@ -85,6 +84,8 @@ def _run(address: str, authority: str, token: str, parent: int) -> None:
     from flwr.supercore.logger import mirror_output_to_queue
     from flwr.superlink.runtime import run_serverapp
 
+    for name in [name for name in sys.modules if name.partition(".")[0] == "coterie"]:
+        del sys.modules[name]  # the code that was submitted is loaded, which may be another
     log_queue: Queue[str | None] = Queue()
     mirror_output_to_queue(log_queue)
     run_serverapp(

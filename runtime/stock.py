@@ -4,9 +4,9 @@ import subprocess
 import sys
 from collections import deque
 
-from cli.client import Device
-from cli.flower import environment, program, quoted
-from cli.processes import end_with_parent, free_ports, reason_in
+from coterie.cli.client import Device
+from coterie.runtime.processes import end_with_parent, free_ports, reason_in
+from coterie.runtime.programs import environment, program, quoted
 
 GRACE_SECONDS = 5.0
 

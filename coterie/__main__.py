@@ -1,0 +1,3 @@
+from coterie.cli.entry import main
+
+main()
