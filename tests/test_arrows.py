@@ -22,6 +22,7 @@ MAY_IMPORT = {
 }
 FILES = source_files()
 OF = {package: [name for name in FILES if name.split("/")[0] == package] for package in MAY_IMPORT}
+OF[DOOR].remove("coterie/__main__.py")  # `python -m coterie` is the command
 
 
 def imported(tree: ast.AST, package: str) -> set[str]:
