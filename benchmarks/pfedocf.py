@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 from coterie.games.overlap import LinearGame, form, is_individually_stable
-from coterie.strategies.coalition_game import Nearest, play
+from coterie.strategies.pfedocf.game import Nearest, play
 from coterie.tasks.linear import LinearRecipe, linear_parameters
 
 

@@ -29,16 +29,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from coterie.cli.communication import sizes_of
 from coterie.client import participant
 from coterie.client.app import app
-from coterie.client.coalition import _score_of_average, coalition_values
 from coterie.client.participant import Participant
 from coterie.server.app import checked_config
 from coterie.strategies.pfedsv import ONE_MESSAGE
+from coterie.strategies.pfedsv.game import _score_of_average, coalition_values
+from coterie.strategies.pfedsv.orders import DeliverOrder, PersonalizeOrder
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.models import WEIGHTS, Network, build_network
 from coterie.tasks.training import Samples, Sgd, train
 from coterie.wire.arrays import Parts, pack
 from coterie.wire.config import Value
-from coterie.wire.messages import OTHERS, DeliverOrder, PersonalizeOrder, TrainOrder, content
+from coterie.wire.messages import OTHERS, TrainOrder, content
 from flwr.app import Context, Message, RecordDict
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (

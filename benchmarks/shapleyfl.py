@@ -23,11 +23,11 @@ from coterie.client.data import partitioned
 from coterie.games.shapley import Estimate, estimate, normalise, shapley_from_table
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import run
-from coterie.strategies.fedavg import average
-from coterie.strategies.game import mixture, server_samples
 from coterie.strategies.registry import parse_config
+from coterie.strategies.server_game import mixture, server_samples
 from coterie.tasks.coalition_models import CoalitionModels
 from coterie.tasks.models import build_network
+from coterie.tasks.parts import average
 from coterie.tasks.training import Samples, Sgd, chosen_samples, evaluate, train
 from coterie.wire.errors import RunFailed
 

@@ -12,16 +12,22 @@ from coterie.cli.presets import PRESETS, Preset
 from coterie.cli.run import default_workers, prepare, simulate
 from coterie.client.participant import pick_device
 from coterie.runtime.simulation import Workers
+from coterie.server.findings import found
 from coterie.server.pictures import compared_curves
 from coterie.server.report import encoded, read_run, write_page
 from coterie.server.rundir import new_run_dir, write_json
-from coterie.strategies.registry import METHODS
+from coterie.strategies.registry import names as method_names
 from coterie.wire.config import Value, choose
 from coterie.wire.errors import ConfigError, RunFailed
 from rich.console import Console
 from rich.table import Table
 
 DEFAULT_STRATEGIES, DEFAULT_SEEDS = "local,fedavg,fedper", "1"
+SHOWN_FACTS = {  # of findings, and what their columns are called
+    "correlation-with-label-overlap": "overlap-correlation",
+    "precision": "precision",
+    "recall": "recall",
+}
 WIDEST = 200  # columns of a table that goes to a file
 Run = tuple[str, str, int, dict[str, Value]]  # cell, strategy, seed, configuration
 
@@ -47,7 +53,8 @@ def compare_command(
             return compare_mechanisms(preset_name, {**values, **given}, parse_seeds(seeds), workers)
         strategies, seeds = strategies or preset.strategies, seeds or ("1" if quick else preset.seeds)
     names = [
-        choose("strategies", name, list(METHODS)) for name in parse_list("strategies", strategies or DEFAULT_STRATEGIES)
+        choose("strategies", name, method_names())
+        for name in parse_list("strategies", strategies or DEFAULT_STRATEGIES)
     ]
     numbers = parse_seeds(seeds or DEFAULT_SEEDS)
     cells = preset.cells if preset else {"": {}}
@@ -152,7 +159,8 @@ def _all_of(cell: str, runs: Sequence[Run], base: Path, pool: Workers, console: 
         run_dir = new_run_dir({**config, "run-dir": str(base / cell / f"{name}-seed{seed}")})
         title = f"{name}, seed {seed}" + (f", {cell}" if cell else "")
         try:
-            results.append(simulate({**config, "run-dir": str(run_dir)}, run_dir, pool, console, title))
+            result = simulate({**config, "run-dir": str(run_dir)}, run_dir, pool, console, title)
+            results.append(result | {"findings": found(run_dir)})
         except RunFailed as failure:  # what a method comes to is the question: the others go on
             console.print(f"{title}: failed: {failure}", style="red", highlight=False, soft_wrap=True)
             results.append({"strategy": name, "seed": seed, "failed": str(failure)})
@@ -178,13 +186,14 @@ def summarise(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> lis
                 pick = max if metric.startswith("loss") else min
                 if not metric.endswith("-weighted"):
                     row[f"{kind}.worst-{metric}"] = _spread([pick(_values_of(result, kind, metric)) for result in mine])
-        correlations = [result["correlation-with-label-overlap"] for result in mine]
-        for matrix in correlations[0]:
-            row[f"{matrix}-overlap-correlation"] = _spread([found[matrix] for found in correlations if matrix in found])
-        for rate in ("precision", "recall"):
-            known = [result["suspects"][rate] for result in mine if result["suspects"].get(rate) is not None]
-            if known:
-                row[f"suspects-{rate}"] = _spread(known)
+        findings = [result["findings"] for result in mine]
+        for name_of_finding in findings[0]:
+            for fact, column in SHOWN_FACTS.items():
+                known = [
+                    f[name_of_finding].facts[fact] for f in findings if f[name_of_finding].facts.get(fact) is not None
+                ]
+                if known:
+                    row[f"{name_of_finding}-{column}"] = _spread(known)
     return rows
 
 

@@ -11,11 +11,11 @@ from coterie.cli.run import prepare
 from coterie.client.data import partitioned
 from coterie.games.shapley import estimate, normalise, shapley_from_table
 from coterie.server.rundir import new_run_dir, write_json
-from coterie.strategies.fedavg import average
-from coterie.strategies.game import available_cores, mixture, server_samples
 from coterie.strategies.registry import parse_config
+from coterie.strategies.server_game import available_cores, mixture, server_samples
 from coterie.tasks.coalition_models import CoalitionModels
 from coterie.tasks.models import build_network
+from coterie.tasks.parts import average
 from coterie.tasks.training import Sgd, chosen_samples, train
 from coterie.wire.arrays import Parts
 from coterie.wire.config import RunConfig, Value

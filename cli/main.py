@@ -11,7 +11,7 @@ from coterie.cli.compare import DEFAULT_SEEDS, DEFAULT_STRATEGIES
 from coterie.cli.options import config_options, given_values
 from coterie.cli.presets import PRESETS
 from coterie.cli.server import command as server_command
-from coterie.server.app import USER_ERRORS
+from coterie.wire.errors import CoterieError
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 WORKERS_HELP = "Worker processes; results do not depend on it. 0: all in this process. Default: one per core."
@@ -311,7 +311,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the program; a user's mistake ends in one line and a code that is not zero, never in a stack trace."""
     try:
         program(args=arguments, prog_name="coterie", standalone_mode=True)
-    except USER_ERRORS as error:
+    except CoterieError as error:
         fail(str(error), 2)
     except OSError as error:
         fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 import click
-from coterie.strategies.registry import METHODS, SECTIONS, default_config
+from coterie.strategies.registry import default_config, names, sections
 from coterie.tasks.models import MODELS
 from coterie.tasks.spec import TASKS
 from coterie.wire.config import RunConfig, Value
 from coterie.wire.errors import ConfigError
 from typer.core import TyperOption
 
-CHOICES = {"strategy": METHODS, "task": [*TASKS, "own"], "model": MODELS}
+CHOICES = {"strategy": names(), "task": [*TASKS, "own"], "model": MODELS}
 TYPES: dict[Any, Any] = {int: click.INT, float: click.FLOAT}
 METAVARS: dict[Any, str] = {int: "N", float: "X"}
 
@@ -53,7 +53,7 @@ def config_options(leave_out: Iterable[str] = ()) -> list[click.Parameter]:
 
 
 def method_keys() -> list[str]:
-    return [f"{name}.{key}" for name, settings in SECTIONS.items() for key in settings.keys()]
+    return [f"{name}.{key}" for name, settings in sections().items() for key in settings.keys()]
 
 
 def given_values(arguments: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Value]:

@@ -11,10 +11,10 @@ from coterie.client.data import partitioned
 from coterie.client.participant import pick_device
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import checked_config, run
+from coterie.server.findings import found, suspects_in_words
 from coterie.server.rundir import new_run_dir
-from coterie.server.suspects import in_words
-from coterie.strategies.game import server_samples
 from coterie.strategies.registry import parse_config
+from coterie.strategies.server_game import server_samples
 from coterie.tasks.chart import label_overlap, label_table
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.own import describe
@@ -96,8 +96,8 @@ def run_command(values: Mapping[str, Value], workers: int | None) -> None:
     finally:
         pool.close()
     Console().print(result_table(result))
-    if result["suspects"]:
-        Console().print(in_words(result["suspects"]), highlight=False, soft_wrap=True)
+    if "suspects" in (findings := found(run_dir)):
+        Console().print(suspects_in_words(findings["suspects"]), highlight=False, soft_wrap=True)
     console.print(f"run directory: {run_dir}", highlight=False, soft_wrap=True)
 
 

@@ -1,14 +1,39 @@
 """Local training of one model, as every method does it: with privacy where it is asked for, and harm where it is meant."""
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
-from coterie.client.participant import Participant
+from coterie.client.participant import Participant, received_parts
 from coterie.client.privacy import train_privately, with_noise
-from coterie.tasks.models import Network
+from coterie.client.store import OWN
+from coterie.tasks.models import WEIGHTS, Network
 from coterie.tasks.training import PLAIN, Samples, Step, Trained, outputs, sample_loss
 from coterie.tasks.training import train as train_network
 from coterie.wire.arrays import Parts
-from coterie.wire.messages import TrainOrder
+from coterie.wire.errors import Refused
+from coterie.wire.messages import TrainOrder, reply
+from flwr.app import RecordDict
+
+
+def train(me: Participant, order: TrainOrder, records: RecordDict, step: Step = PLAIN) -> RecordDict:
+    """The answer to a TrainOrder: from the own parts, overwritten by those sent."""
+    network = me.network()
+    kept = me.store.find(OWN, order.round)
+    if order.continues and (kept is None or kept.round != order.continues):
+        raise Refused(f"what this client kept in round {order.continues} is not here: send the whole model")
+    network.fill({**(kept.arrays if kept else {}), **received_parts(records, network)})
+    return train_from(me, order, network, step)
+
+
+def train_from(
+    me: Participant, order: TrainOrder, network: Network, step: Step = PLAIN, more: Mapping[str, Any] | None = None
+) -> RecordDict:
+    """The same from this model; `more` metrics are told."""
+    metrics, upload = train_and_upload(me, order, network, step)
+    if order.keep:
+        me.store.keep(order.round, network.views(order.keep) | step.personal())
+    return reply({**metrics, **(more or {})}, upload)
 
 
 def train_and_upload(
@@ -49,7 +74,8 @@ def local_training(
 ) -> tuple[Trained, dict[str, float]]:
     """All phases of the order; also the privacy spent, where it is counted."""
     sgd = me.sgd(order.proximal_mu)
-    phases = [(tuple(p.split("+")), n) for p, n in zip(order.phase_parts, order.phase_epochs, strict=True)]
+    told = [(tuple(p.split("+")), n) for p, n in zip(order.phase_parts, order.phase_epochs, strict=True)]
+    phases = told or [(WEIGHTS, me.config.local_epochs)]
     rng = me.rng("train", order.round)
     if me.privacy.mode == "dp-sgd":
         done, epsilon = train_privately(me, network, samples, sgd, phases, order.round)

@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import networkx as nx
 import numpy as np
 from coterie.games import checks
 from coterie.games.checks import FloatArray
 from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Coalition = frozenset[int]
 OptimalSet = Callable[[int, Coalition], Collection[int]]
@@ -62,6 +64,8 @@ def collaboration_equilibrium(optimal_set: OptimalSet, n: int) -> list[Coalition
 
 def benefit_graph(optimal_sets: Mapping[int, Collection[int]]) -> nx.DiGraph:
     """An edge j → i for every j in client i's optimal collaborator set."""
+    import networkx as nx  # here: a client has none, and may import this file
+
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_nodes_from(optimal_sets)
     graph.add_edges_from((other, client) for client, wish in optimal_sets.items() for other in wish if other != client)
@@ -70,6 +74,8 @@ def benefit_graph(optimal_sets: Mapping[int, Collection[int]]) -> nx.DiGraph:
 
 def stable_coalitions(graph: nx.DiGraph) -> list[Coalition]:
     """The strongly connected components that no edge enters, by their smallest client."""
+    import networkx as nx
+
     components = [frozenset(component) for component in nx.strongly_connected_components(graph)]
     closed = [part for part in components if all(set(graph.predecessors(client)) <= part for client in part)]
     return sorted(closed, key=min)

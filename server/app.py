@@ -2,33 +2,27 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, cast
 
-from coterie.server.benefits import write_benefits
-from coterie.server.coalitions import write_coalitions
-from coterie.server.matrices import PairMatrix, label_sharing, write_matrices
+from coterie.server.findings import PairMatrix, found, suspects_in_words, write_findings
 from coterie.server.report import write_report
 from coterie.server.roundlog import RoundLog
-from coterie.server.rundir import RunDirectory, new_run_dir, write_json
-from coterie.server.suspects import in_words, known_bad_clients, write_suspects
+from coterie.server.rundir import RunDirectory, new_run_dir
 from coterie.strategies.observer import Observer
-from coterie.strategies.registry import METHODS, parse_config, section_of
-from coterie.tasks.models import ModelError, has_batchnorm
+from coterie.strategies.registry import method_of, parse_config, section_of
+from coterie.tasks.models import has_batchnorm
 from coterie.tasks.resolve import model_name, network_of, spec_of
-from coterie.tasks.samples import DataError
 from coterie.wire.arrays import pack
-from coterie.wire.attack import AttackSettings
+from coterie.wire.attack import AttackSettings, known_bad_clients
 from coterie.wire.checks import Layout
 from coterie.wire.config import RunConfig, Settings, Value
-from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.errors import ConfigError, CoterieError
 from coterie.wire.privacy import PrivacySettings
 from flwr.app import Context
-from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
-USER_ERRORS = (ConfigError, DataError, ModelError, RunFailed)
+log = logging.getLogger(__name__)
 
 app = ServerApp()
 
@@ -38,20 +32,20 @@ def main(grid: Grid, context: Context) -> None:
     logging.getLogger("flwr").addFilter(one_line_errors)
     config = checked_config(context.run_config)
     path = new_run_dir(config, prepared=True)
-    log(INFO, "run directory: %s", path)
+    log.info("run directory: %s", path)
     result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
     if result["mean-test-accuracy"]:
-        log(INFO, "mean test accuracy: %s", result["mean-test-accuracy"])
+        log.info("mean test accuracy: %s", result["mean-test-accuracy"])
     else:
-        log(INFO, "mean test loss: %s", {kind: model["mean"]["loss"] for kind, model in result["models"].items()})
-    if result["suspects"]:
-        log(INFO, "%s", in_words(result["suspects"]))
+        log.info("mean test loss: %s", {kind: model["mean"]["loss"] for kind, model in result["models"].items()})
+    if "suspects" in (findings := found(path)):
+        log.info("%s", suspects_in_words(findings["suspects"]))
 
 
 def one_line_errors(record: logging.LogRecord) -> bool:
     """A log filter: Flower reports what a ServerApp raises with its stack, of which a user's mistake needs the message only."""
     error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, (*USER_ERRORS, OSError)):
+    if isinstance(error, CoterieError | OSError):
         record.msg, record.args, record.exc_info = "%s", (str(error),), None
     return True
 
@@ -63,12 +57,12 @@ def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
     checked = config.as_config() | {"model": model_name(spec, config.model)}
     for name, group in settings.items():
         checked |= group.as_config(prefix=f"{name}.")
-    if METHODS[config.strategy].needs_server_data and not config.server_data:
+    if method_of(config.strategy).needs_server_data and not config.server_data:
         raise ConfigError(
             f"strategy = {config.strategy!r}: plays its game on validation data of the server's own, and server-data is empty; "
             "give a share of the task's test samples (server-data='0.2'), a number of them ('2000'), or a file"
         )
-    mode, method = checked["privacy.mode"], METHODS[config.strategy]
+    mode, method = checked["privacy.mode"], method_of(config.strategy)
     if mode not in ("off", *method.private):
         others = " or ".join(f"'{other}'" for other in (*method.private, "off"))
         raise ConfigError(
@@ -94,31 +88,20 @@ def run(
     layout = initial_layout(config, privacy)
     announce_privacy(config, privacy)
     config = config.model_copy(update={"run_dir": str(run_dir)})
-    method = METHODS[config.strategy](config, settings[section_of(config.strategy)], layout, [directory, *observers])
+    method = method_of(config.strategy)(config, settings[section_of(config.strategy)], layout, [directory, *observers])
     method.start(grid, pack(layout.parts), num_rounds=config.num_server_rounds, timeout=config.round_timeout)
-    matrices = method.matrices()
-    correlations = write_matrices(run_dir, matrices, label_overlap)
-    if label_overlap is not None and matrices:
-        truth: dict[str, Any] = {"correlation-with-label-overlap": correlations}
-        if "relevance" in matrices:  # its sign means something
-            truth["clients-whose-positive-scores-are-exactly-the-label-sharers"] = label_sharing(
-                matrices["relevance"], label_overlap
-            )
-        write_json(run_dir / "truth.json", truth)
-    write_benefits(run_dir, method.benefits())
-    write_coalitions(run_dir, method.grouping())
     bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.clients, config.seed)
-    suspects = write_suspects(run_dir, method.judgement(), bad)
+    write_findings(run_dir, method.findings(), label_overlap, bad)
     result = directory.finish()
     write_report(run_dir)
-    return result | {"correlation-with-label-overlap": correlations, "suspects": suspects}
+    return result
 
 
 def announce_privacy(config: RunConfig, privacy: PrivacySettings) -> None:
     if privacy.mode == "weights":
-        log(WARNING, "privacy.mode = 'weights': noise is added to uploaded weights; this gives no formal guarantee")
+        log.warning("privacy.mode = 'weights': noise is added to uploaded weights; this gives no formal guarantee")
     if privacy.mode == "dp-sgd" and has_batchnorm(network_of(config)):
-        log(WARNING, "privacy.mode = 'dp-sgd': BatchNorm mixes samples; GroupNorm takes its place in this run")
+        log.warning("privacy.mode = 'dp-sgd': BatchNorm mixes samples; GroupNorm takes its place in this run")
 
 
 def initial_layout(config: RunConfig, privacy: Settings | None = None) -> Layout:

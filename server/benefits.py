@@ -1,27 +1,14 @@
-"""Who is helped by whom, as a file and as a drawn graph: an arrow from each collaborator to the client it helps."""
+"""Who is helped by whom, as a drawn graph: an arrow from each collaborator to the client it helps."""
 
 import io
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
-from coterie.server.rundir import write_json
-from coterie.wire.files import write_atomically
 
 MOST_NAMES = 60  # clients up to which each is labelled
 ALONE = "#c9d1dc"
 
 
-def write_benefits(run_dir: Path, benefits: Mapping[str, Any]) -> None:
-    """`benefits.json` and `benefit-graph.svg`, for methods that know."""
-    if not benefits:
-        return
-    write_json(run_dir / "benefits.json", benefits)
-    draw_graph(run_dir / "benefit-graph.svg", benefits["collaborators"], benefits.get("coalitions", []))
-
-
-def draw_graph(path: Path, collaborators: Mapping[str, Sequence[str]], coalitions: Sequence[Sequence[str]]) -> None:
+def benefit_graph(collaborators: Mapping[str, Sequence[str]], coalitions: Sequence[Sequence[str]]) -> bytes:
     """Clients of a coalition stand together in one colour and inside one line; without coalitions all stand on a circle."""
     import matplotlib
     from matplotlib.figure import Figure  # not pyplot: no window system, no global state
@@ -58,7 +45,7 @@ def draw_graph(path: Path, collaborators: Mapping[str, Sequence[str]], coalition
     picture = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "coterie"}):  # same picture, same file
         figure.savefig(picture, format="svg", metadata={"Date": None})
-    write_atomically(path, picture.getvalue())
+    return picture.getvalue()
 
 
 def positions(

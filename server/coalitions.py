@@ -1,38 +1,14 @@
-"""Who trains with whom, as a file and as pictures. matplotlib is imported only when one is drawn."""
+"""Who trains with whom, as pictures. matplotlib is imported only when one is drawn."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from coterie.server.pictures import png
-from coterie.server.rundir import write_json
-from coterie.wire.files import write_atomically
 
 MOST_NAMES = 40  # clients up to which a picture names them
 
 
-def write_coalitions(run_dir: Path, grouping: Mapping[str, Any]) -> None:
-    """`coalitions.json` and `coalitions.png`: what a method found out about who should train together."""
-    if not grouping:
-        return
-    write_json(run_dir / "coalitions.json", {key: grouping[key] for key in ("coalitions", "mixing")})
-    positions = plane(np.array(list(grouping["vectors"].values())))
-    places = dict(zip(grouping["vectors"], positions, strict=True))
-    write_atomically(run_dir / "coalitions.png", circles(places, list(grouping["coalitions"].values())))
-
-
-def plane(vectors: np.ndarray) -> np.ndarray:
-    """The plane in which the vectors differ most (principal components), (vectors, 2)."""
-    centred = vectors - vectors.mean(axis=0)
-    products = centred @ centred.T
-    values, directions = np.linalg.eigh(products)
-    largest = np.argsort(values)[::-1][:2]
-    found = directions[:, largest] * np.sqrt(np.maximum(values[largest], 0.0))
-    return np.hstack([found, np.zeros((len(vectors), 2 - found.shape[1]))])
-
-
-def circles(places: Mapping[str, np.ndarray], coalitions: Sequence[Sequence[str]]) -> bytes:
+def circles(places: Mapping[str, Sequence[float]], coalitions: Sequence[Sequence[str]]) -> bytes:
     """Every client's model as a point, every coalition as a circle around its members."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure

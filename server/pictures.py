@@ -2,16 +2,14 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from coterie.wire.files import write_atomically
 
 MAX_TICKS = 30
 
 
-def heatmaps(path: Path, matrices: Mapping[str, np.ndarray], clients: Sequence[str]) -> None:
+def heatmaps(matrices: Mapping[str, np.ndarray], clients: Sequence[str]) -> bytes:
     """Matrices of clients by clients, side by side. The diagonal is left blank: a client's likeness to itself says nothing."""
     from matplotlib.figure import Figure  # not pyplot: no window system, no global state
 
@@ -27,7 +25,7 @@ def heatmaps(path: Path, matrices: Mapping[str, np.ndarray], clients: Sequence[s
         axes.set_yticks(ticks, [clients[i] for i in ticks], fontsize=7)
         axes.set_xlabel("client")
         figure.colorbar(image, ax=axes, shrink=0.8)
-    write_atomically(path, png(figure))
+    return png(figure)
 
 
 def curves(events: Sequence[Mapping[str, Any]]) -> bytes:

@@ -9,7 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.server.pictures import client_lines, curves
+import numpy as np
+from coterie.server.benefits import benefit_graph
+from coterie.server.coalitions import circles
+from coterie.server.findings import found
+from coterie.server.pictures import client_lines, curves, heatmaps
+from coterie.strategies.findings import Finding
 from coterie.wire.errors import ConfigError
 from coterie.wire.files import write_atomically
 from jinja2 import Environment
@@ -65,16 +70,16 @@ def write_report(run_dir: Path) -> Path:
         raise ConfigError(f"{run_dir}: no round of this run was evaluated, so there is nothing to report yet")
     last = tested[-1]
     pictures = [("Over the rounds", encoded(curves(tested)))]
-    for path in sorted([*run_dir.glob("*.png"), *run_dir.glob("*.svg")]):
-        pictures.append((path.stem.replace("-", " "), encoded(path.read_bytes(), path.suffix)))
-    judged = _read_suspects(run_dir)
+    findings = found(run_dir)
+    pictures += _drawn(findings)
+    bad = findings["suspects"].facts.get("bad-clients", []) if "suspects" in findings else []
     for key, name in (
         ("contribution", "Contributions"),
         ("explained", "Share of each update that right labels explain"),
     ):
         told = [event for event in events if key in event]
         if told:
-            pictures.append((name, encoded(client_lines(told, key, judged.get("bad-clients", [])))))
+            pictures.append((name, encoded(client_lines(told, key, bad))))
     clients = sum(1 for _ in last["evaluate"])
     return write_page(
         run_dir,
@@ -83,8 +88,8 @@ def write_report(run_dir: Path) -> Path:
         finished=(run_dir / "result.json").exists(),
         tables=[
             _means(last),
-            *_suspects(judged),
-            *_benefits(run_dir),
+            *_suspects(findings),
+            *_links(findings),
             _clients(events, last),
             *_privacy(config, events),
             *_left_out(events),
@@ -155,39 +160,53 @@ def _privacy(config: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> 
     return [{"title": "Privacy (DP-SGD)", "head": ["client", "epsilon", "delta"], "rows": rows}]
 
 
-def _read_suspects(run_dir: Path) -> dict[str, Any]:
-    path = run_dir / "suspects.json"
-    return dict(json.loads(path.read_text())) if path.exists() else {}
+def _drawn(findings: Mapping[str, Finding]) -> list[tuple[str, str]]:
+    """A picture of every finding that there is one for."""
+    groups = findings["coalitions"].values if "coalitions" in findings else []
+    pictures = []
+    for name, finding in findings.items():
+        if finding.kind == "pairs" and finding.clients:
+            shown = {name: finding.values}
+            if "label-overlap" in finding.facts:
+                shown["label overlap"] = np.array(finding.facts["label-overlap"])
+            pictures.append((name, encoded(heatmaps(shown, finding.clients))))
+        elif finding.kind == "links":
+            pictures.append(("who helps whom", encoded(benefit_graph(finding.values, groups), ".svg")))
+        elif finding.kind == "places":
+            pictures.append(("coalitions", encoded(circles(finding.values, groups))))
+    return pictures
 
 
-def _suspects(judged: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _suspects(findings: Mapping[str, Finding]) -> list[dict[str, Any]]:
     """Every client whose score is below the bound, and whether it is bad, where that is known."""
-    if not judged:
+    if "suspects" not in findings:
         return []
-    bad = judged.get("bad-clients")
-    rates = [f"{name} {judged[name]:.2f}" for name in ("precision", "recall") if judged.get(name) is not None]
+    scores, facts = findings["suspects"].values, findings["suspects"].facts
+    bad = facts.get("bad-clients")
+    rates = [f"{name} {facts[name]:.2f}" for name in ("precision", "recall") if facts.get(name) is not None]
     rows = [
-        [client, f"{judged['scores'][client]:.1f}", "not known" if bad is None else "yes" if client in bad else "no"]
-        for client in judged["suspects"]
+        [client, f"{scores[client]:.1f}", "not known" if bad is None else "yes" if client in bad else "no"]
+        for client in facts["suspects"]
     ]
-    title = "; ".join([f"Suspects: score below {judged['score-below']:g}", *rates])
+    title = "; ".join([f"Suspects: score below {facts['score-below']:g}", *rates])
     return [{"title": title, "head": ["client", "score", "is it bad?"], "rows": rows}]
 
 
-def _benefits(run_dir: Path) -> list[dict[str, Any]]:
+def _links(findings: Mapping[str, Finding]) -> list[dict[str, Any]]:
     """Who is helped by whom, who trains together, and which coalitions break an axiom."""
-    path = run_dir / "benefits.json"
-    if not path.exists():
-        return []
-    told = json.loads(path.read_text())
-    rows = [[client, ", ".join(others)] for client, others in told["collaborators"].items()]
-    tables = [{"title": "Collaborators", "head": ["client", "is helped by"], "rows": rows, "text_last": True}]
-    if "coalitions" in told:
-        rows = [[i, ", ".join(members)] for i, members in enumerate(told["coalitions"], start=1)]
+    tables: list[dict[str, Any]] = []
+    if "collaborators" in findings:
+        rows = [[client, ", ".join(others)] for client, others in findings["collaborators"].values.items()]
+        tables.append({"title": "Collaborators", "head": ["client", "is helped by"], "rows": rows, "text_last": True})
+    if "coalitions" in findings:
+        told = findings["coalitions"]
+        rows = [[str(i), ", ".join(members)] for i, members in enumerate(told.values, start=1)]
         tables.append({"title": "Coalitions", "head": ["number", "clients"], "rows": rows, "text_last": True})
-        broken = [[violation["axiom"], ", ".join(violation["clients"])] for violation in told["violations"]]
-        title = f"Axioms, tried with coalitions of up to {told['axioms-checked-up-to']}: {len(broken)} violations"
-        tables.append({"title": title, "head": ["axiom", "coalition"], "rows": broken, "text_last": True})
+        if "violations" in told.facts:
+            broken = [[violation["axiom"], ", ".join(violation["clients"])] for violation in told.facts["violations"]]
+            up_to = told.facts["axioms-checked-up-to"]
+            title = f"Axioms, tried with coalitions of up to {up_to}: {len(broken)} violations"
+            tables.append({"title": title, "head": ["axiom", "coalition"], "rows": broken, "text_last": True})
     return tables
 
 

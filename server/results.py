@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.strategies.base import mean_metrics
+from coterie.strategies.rounds import mean_metrics
 from coterie.wire.config import Value
 
 

@@ -14,19 +14,18 @@ from typing import Any
 
 from coterie.games.fairness import agnostic_weights, shares_of
 from coterie.strategies.fair import Fair
-from coterie.strategies.fedavg import average
+from coterie.strategies.fedavg import by_name
+from coterie.strategies.method import MethodSettings, setting
+from coterie.tasks.parts import average
 from coterie.wire.checks import Update
-from coterie.wire.config import Settings
-from pydantic import Field
-
-
-class AFLSettings(Settings):
-    step: float = Field(0.01, ge=0.0, description="How far weights move towards clients with higher losses (gamma).")
 
 
 class AFL(Fair):
     name = "afl"
-    settings_class = AFLSettings
+    saved = ("mixture",)
+
+    class Settings(MethodSettings):
+        step: float = setting(0.01, "How far weights move towards clients with higher losses (gamma).", ge=0.0)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -43,14 +42,5 @@ class AFL(Fair):
         self.model = self.model | average([update.parts for update in updates.values()], shares)
         losses = [update.metrics["start-loss"] for update in updates.values()]
         new = agnostic_weights(held, losses, self.settings.step)
-        self.mixture |= dict(zip(updates, new.tolist(), strict=True))
-        return dict(zip(updates, shares.tolist(), strict=True))
-
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        state["values"] = {"mixture": dict(self.mixture)}
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.mixture = dict(state["values"]["mixture"])
+        self.mixture |= by_name(updates, new)
+        return by_name(updates, shares)

@@ -16,10 +16,10 @@ benefit of doubt is given. A client with a score below -bound is suspect.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from coterie.strategies.federation import name_order
+from coterie.strategies.findings import Finding
 
 FARTHEST = 5.0  # what one round can count
 TO_NORMAL = 1.4826  # standard deviations in the median distance of a normal variable
@@ -47,13 +47,13 @@ class Evidence:
             total, rounds = self.seen.get(client, (0.0, 0))
             self.seen[client] = (total + value, rounds + 1)
 
-    def judgement(self, bound: float) -> dict[str, Any]:
-        """The suspects, by name, and everybody's score; {} before anybody was seen."""
+    def findings(self, bound: float) -> list[Finding]:
+        """Everybody's score, and who is suspect by it; nothing before anybody was seen."""
         if not self.seen:
-            return {}
+            return []
         scores = {client: total / rounds + DOUBT / rounds**0.5 for client, (total, rounds) in self.seen.items()}
         suspects = sorted((client for client, score in scores.items() if score < -bound), key=name_order)
-        return {"suspects": suspects, "score-below": -bound, "scores": scores}
+        return [Finding("suspects", "scores", scores, facts={"suspects": suspects, "score-below": -bound})]
 
     def state_dict(self) -> dict[str, list[float]]:
         return {client: list(entry) for client, entry in self.seen.items()}

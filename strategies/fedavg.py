@@ -2,24 +2,45 @@
 
     theta <- sum_i n_i / n  theta_i
 
-Methods that share only some parts of the model, or train in other phases, differ from it in a few words.
+Methods that share only some parts of the model, train otherwise or average otherwise differ from it in a few words. What its
+clients do is in client/training.py and client/testing.py: every client can do that.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import numpy as np
-from coterie.strategies.base import Method
-from coterie.tasks.models import STATISTICS, WEIGHTS
-from coterie.wire.arrays import Parts
+from coterie.strategies.method import Method
+from coterie.strategies.rounds import Round
+from coterie.tasks.models import STATISTICS
+from coterie.tasks.parts import average
+from coterie.wire.arrays import pack
 from coterie.wire.checks import Update
-from coterie.wire.messages import EvaluateOrder, TrainOrder, content
-from flwr.app import RecordDict
+from coterie.wire.messages import EvaluateOrder, Order, Sent, TrainOrder
 
 
 class FedAvg(Method):
     name = "fedavg"
+    private: ClassVar[tuple[str, ...]] = ("dp-sgd", "weights")
     personal: ClassVar[tuple[str, ...]] = ()  # parts that stay with their client
+
+    def round(self, round: Round) -> None:
+        updates = round.train(lambda clients: self.with_shared_parts(self.train_order(round.number), clients))
+        self.aggregate(round, updates)
+
+    def aggregate(self, round: Round, updates: Mapping[str, Update]) -> None:
+        weights = sample_weights(updates.values())
+        self.model = self.model | average([update.parts for update in updates.values()], weights)
+        round.tell(weights=by_name(updates, weights))
+
+    def test_orders(self, round: Round, clients: list[str]) -> Iterable[Sent]:
+        return self.with_shared_parts(self.test_order(round.number), clients)
+
+    def train_order(self, number: int) -> TrainOrder:
+        return TrainOrder(number, upload=self.uploads(), keep=self.kept())
+
+    def test_order(self, number: int) -> EvaluateOrder:
+        return EvaluateOrder(number, self.kinds)
 
     def kept(self) -> tuple[str, ...]:
         stay = self.personal + (STATISTICS if self.config.buffers == "local" else ())
@@ -28,38 +49,9 @@ class FedAvg(Method):
     def uploads(self) -> tuple[str, ...]:
         return tuple(part for part in self.layout.parts if part not in self.kept())
 
-    def phases(self) -> list[tuple[tuple[str, ...], int]]:
-        """What is trained for how many epochs, one after the other."""
-        return [(WEIGHTS, self.config.local_epochs)]
-
-    def proximal_mu(self) -> float:
-        return 0.0
-
-    def fine_tune_epochs(self) -> int:
-        return 0
-
-    def train_content(self, client: str, server_round: int) -> RecordDict:
-        return content(self.train_order(server_round), self.packed(self.uploads()))
-
-    def train_order(self, server_round: int) -> TrainOrder:
-        phases = self.phases()
-        return TrainOrder(
-            round=server_round,
-            phase_parts=tuple("+".join(parts) for parts, _ in phases),
-            phase_epochs=tuple(epochs for _, epochs in phases),
-            upload=self.uploads(),
-            keep=self.kept(),
-            proximal_mu=self.proximal_mu(),
-        )
-
-    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
-        weights = sample_weights(updates.values())
-        self.model = self.model | average([update.parts for update in updates.values()], weights)
-        return {"weights": dict(zip(updates, weights.tolist(), strict=True))}
-
-    def evaluate_content(self, client: str, server_round: int) -> RecordDict:
-        order = EvaluateOrder(server_round, self.kinds, self.fine_tune_epochs())
-        return content(order, self.packed(self.uploads()))
+    def with_shared_parts(self, order: Order, clients: list[str]) -> list[Sent]:
+        shared = pack({part: self.model[part] for part in self.uploads()})
+        return [Sent(order, shared)] * len(clients)
 
 
 def sample_weights(updates: Iterable[Update]) -> np.ndarray:
@@ -68,14 +60,5 @@ def sample_weights(updates: Iterable[Update]) -> np.ndarray:
     return counts / counts.sum() if counts.sum() > 0 else np.full(len(counts), 1 / len(counts))
 
 
-def average(models: Sequence[Parts], weights: np.ndarray) -> Parts:
-    """The weighted mean of every part, in float64. Weights are normalised first, so that running variances stay variances
-    and counters stay counts, whatever they sum to; counters are rounded back to integers."""
-    weights = weights / weights.sum()
-    result: Parts = {}
-    for name, first in models[0].items():
-        total = np.zeros(first.shape, dtype=np.float64)
-        for weight, model in zip(weights, models, strict=True):
-            total += weight * model[name]
-        result[name] = (np.rint(total) if np.issubdtype(first.dtype, np.integer) else total).astype(first.dtype)
-    return result
+def by_name(clients: Iterable[str], values: np.ndarray) -> dict[str, float]:
+    return dict(zip(clients, values.tolist(), strict=True))

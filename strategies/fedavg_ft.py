@@ -1,17 +1,15 @@
 """FedAvg with fine-tuning: the personal model is the global one, trained further on the client's own data."""
 
 from coterie.strategies.fedavg import FedAvg
-from coterie.wire.config import Settings
-from pydantic import Field
-
-
-class FedAvgFtSettings(Settings):
-    epochs: int = Field(1, ge=1, description="Epochs of fine-tuning before the personal model is tested.")
+from coterie.strategies.method import MethodSettings, setting
+from coterie.wire.messages import EvaluateOrder
 
 
 class FedAvgFt(FedAvg):
     name = "fedavg-ft"
-    settings_class = FedAvgFtSettings
 
-    def fine_tune_epochs(self) -> int:
-        return int(self.settings.epochs)
+    class Settings(MethodSettings):
+        epochs: int = setting(1, "Epochs of fine-tuning before the personal model is tested.", ge=1)
+
+    def test_order(self, number: int) -> EvaluateOrder:
+        return EvaluateOrder(number, self.kinds, self.settings.epochs)

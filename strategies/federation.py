@@ -4,16 +4,17 @@ A node id is new after every restart of a client without a key, so everything ab
 matched to the message they answer, because an error that the SuperLink makes up does not name the node it stands for.
 """
 
+import logging
 import time
-from collections.abc import Callable, Iterable
-from logging import WARNING
+from collections.abc import Callable, Mapping
 
 from coterie.wire.checks import check_hello
 from coterie.wire.errors import Refused, RunFailed
-from coterie.wire.messages import HELLO, Hello, size_in_bytes
+from coterie.wire.messages import HELLO, Hello, Sent, size_in_bytes
 from flwr.app import Message, RecordDict
-from flwr.common import log
 from flwr.serverapp import Grid
+
+log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 Progress = Callable[[int, int], None]  # answers so far, answers expected
@@ -28,7 +29,6 @@ class Federation:
         self._node_of: dict[str, int] = {}
         self._known_nodes: set[int] = set()
         self.refused: dict[int, str] = {}  # node -> why it may not take part
-        self._name_of_reply: dict[str, str] = {}  # message id -> client
 
     @property
     def clients(self) -> list[str]:
@@ -81,7 +81,7 @@ class Federation:
                 self._admit(node, check_hello(reply), registered.get(node, ""))
             except Refused as error:
                 self.refused[node] = str(error)
-                log(WARNING, "node %s is left out: %s", node, error)
+                log.warning("node %s is left out: %s", node, error)
 
     def _registered_names(self) -> dict[int, str]:
         """Under which names the keys of the nodes were registered, where they were: nobody takes the name of another."""
@@ -97,39 +97,30 @@ class Federation:
         if hello.code != self.code:
             raise Refused(
                 f"client {hello.name!r} runs other code ({hello.code}) than the server ({self.code}). A simulation daemon that "
-                "was started elsewhere may still be running: stop it (pkill -f flower-superlink) and start again"
+                "was started elsewhere may still be running: stop what listens on its port (39091), and start again"
             )
         if hello.name in self._node_of:
             raise Refused(f"a client called {hello.name!r} is connected already; give every client a name of its own")
         self._node_of[hello.name] = node
         self.hellos[hello.name] = hello
 
-    def message(self, client: str, message_type: str, content: RecordDict, server_round: int) -> Message:
-        return Message(
-            content, dst_node_id=self._node_of[client], message_type=message_type, group_id=str(server_round)
-        )
-
     def exchange(
-        self, messages: list[Message], timeout: float, progress: Progress | None = None
-    ) -> tuple[list[Message], dict[str, str]]:
-        """Send, and wait for the replies: (replies, reason for each client that gave none)."""
-        names = {node: name for name, node in self._node_of.items()}
-        answers = self._send(messages, timeout, progress)
-        self._name_of_reply |= {reply.metadata.reply_to_message_id: names[node] for node, reply in answers}
-        silent = {m.metadata.dst_node_id for m in messages} - {node for node, _ in answers}
-        return [reply for _, reply in answers], {
-            names[node]: f"no answer within {timeout:g} seconds" for node in silent
+        self, sent: Mapping[str, Sent], server_round: int, timeout: float, progress: Progress | None = None
+    ) -> tuple[dict[str, Message], dict[str, int]]:
+        """Send, and wait for the replies: those that came, and the bytes sent, by client in the order of `sent`."""
+        messages = {
+            name: Message(
+                one.content(),
+                dst_node_id=self._node_of[name],
+                message_type=one.order.kind,
+                group_id=str(server_round),
+            )
+            for name, one in sent.items()
         }
-
-    def by_name(self, replies: Iterable[Message]) -> dict[str, Message]:
-        """Replies by client, once, in a stable order: sums must not depend on who was first."""
-        named = {self._name_of_reply.pop(reply.metadata.reply_to_message_id): reply for reply in replies}
-        return {name: named[name] for name in sorted(named, key=name_order)}
-
-    def sizes(self, messages: list[Message]) -> dict[str, int]:
-        """Bytes sent to each client."""
-        names = {node: name for name, node in self._node_of.items()}
-        return {names[m.metadata.dst_node_id]: size_in_bytes(m.content) for m in messages}
+        answers = dict(self._send(list(messages.values()), timeout, progress))
+        nodes = {name: message.metadata.dst_node_id for name, message in messages.items()}
+        replies = {name: answers[node] for name, node in nodes.items() if node in answers}
+        return replies, {name: size_in_bytes(message.content) for name, message in messages.items()}
 
     def _send(self, messages: list[Message], timeout: float, progress: Progress | None) -> list[tuple[int, Message]]:
         deadline = time.monotonic() + timeout

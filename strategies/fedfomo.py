@@ -1,58 +1,81 @@
 """FedFomo (Zhang et al. 2021, arXiv:2012.08565): each client weighs the models of others by what they do for its own loss.
 
 The server keeps every client's last model and sends each client M of them, without names. The client moves its own model
-towards those that have a lower loss on its validation data (client/fomo.py), trains, uploads, and tells the weights by
-position. The server prefers, for each client, the models that helped it before, and explores with probability epsilon:
+towards those that have a lower loss L on its validation data, trains, uploads, and tells the weights by position:
+
+    w_j = max(0, L(theta_i) - L(theta_j)) / |theta_j - theta_i|,  normalised
+    theta_i <- theta_i + sum_j w_j (theta_j - theta_i)
+
+The server prefers, for each client, the models that helped it before, and explores with probability epsilon:
 
     P_ij <- P_ij + w_ij
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from coterie.strategies.base import Method
-from coterie.tasks.models import WEIGHTS
-from coterie.wire.arrays import Parts, pack
-from coterie.wire.checks import Update
-from coterie.wire.config import Settings
-from coterie.wire.messages import OTHERS, TRAIN_FOMO, EvaluateOrder, TrainOrder, content
+from coterie.client.participant import Participant
+from coterie.client.training import train_from
+from coterie.strategies.method import Method, MethodSettings, answers, setting
+from coterie.strategies.rounds import Round
+from coterie.tasks.models import STATISTICS, Network
+from coterie.tasks.parts import as_dtype, stacked
+from coterie.tasks.training import Samples, evaluate
+from coterie.wire.arrays import Parts
+from coterie.wire.checks import checked_parts, part_places
+from coterie.wire.messages import OTHERS, EvaluateOrder, Sent, TrainOrder
 from coterie.wire.randomness import generator
 from flwr.app import ArrayRecord, RecordDict
-from pydantic import Field
 
 
-class FedFomoSettings(Settings):
-    models: int = Field(5, ge=1, description="How many models of others a client receives in a round.")
-    epsilon: float = Field(
-        0.3, ge=0.0, le=1.0, description="Probability of a random model in place of a preferred one, in round 1."
-    )
-    epsilon_decay: float = Field(0.95, gt=0.0, le=1.0, description="Factor on epsilon after each round.")
+@dataclass(frozen=True)
+class FomoOrder(TrainOrder):
+    """Move the own model towards better ones among those that came along, then train."""
+
+    kind = "train.fomo"
 
 
 class FedFomo(Method):
     name = "fedfomo"
-    settings_class = FedFomoSettings
-    train_type = TRAIN_FOMO
+    private = ("dp-sgd", "weights")
     kinds = ("personal",)
+    saved = ("models", "preference")
+
+    class Settings(MethodSettings):
+        models: int = setting(5, "How many models of others a client receives in a round.", ge=1)
+        epsilon: float = setting(
+            0.3, "Probability of a random model in place of a preferred one, in round 1.", ge=0.0, le=1.0
+        )
+        epsilon_decay: float = setting(0.95, "Factor on epsilon after each round.", gt=0.0, le=1.0)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.models: dict[str, Parts] = {}  # the last model of every client
         self.preference: dict[str, dict[str, float]] = {}  # client -> other -> P
-        self.sent: dict[str, list[str]] = {}  # who stands behind the rows sent to a client in this round
 
-    def uploads(self) -> tuple[str, ...]:
-        return tuple(self.layout.parts)
+    def round(self, round: Round) -> None:
+        chosen: dict[str, list[str]] = {}  # who stands behind the rows sent to a client
 
-    def train_content(self, client: str, server_round: int) -> RecordDict:
-        parts = self.uploads()
-        order = TrainOrder(server_round, ("+".join(WEIGHTS),), (self.config.local_epochs,), upload=parts, keep=parts)
-        self.sent[client] = others = self.choose(client, server_round)
-        if not others:
-            return content(order)
-        rows = pack({part: np.stack([self.models[other][part] for other in others]) for part in parts})
-        return content(order, ArrayRecord(), **{OTHERS: rows})
+        def orders(clients: list[str]) -> Iterable[Sent]:
+            order = FomoOrder(round.number, upload=self.uploads(), keep=self.uploads())
+            for client in clients:
+                chosen[client] = self.choose(client, round.number)
+                rows = [self.models[other] for other in chosen[client]]
+                yield Sent(order, others=stacked(rows) if rows else None)
+
+        updates = round.train(orders)
+        weights: dict[str, dict[str, float]] = {}
+        for name, update in updates.items():
+            self.models[name] = update.parts
+            told = update.vectors.get("weights", np.zeros(0))
+            if len(told) == len(chosen[name]) and (told >= 0).all() and told.sum() <= 1 + 1e-6:
+                weights[name] = dict(zip(chosen[name], told.tolist(), strict=True))
+                known = self.preference.setdefault(name, {})
+                for other, weight in weights[name].items():
+                    known[other] = known.get(other, 0.0) + weight
+        round.tell(weights=weights)
 
     def choose(self, client: str, server_round: int) -> list[str]:
         """M others whose models are here: the preferred ones, each replaced by a random one with probability epsilon."""
@@ -68,31 +91,48 @@ class FedFomo(Method):
             chosen.append(left[rng.integers(len(left))] if rng.random() < epsilon else left[0])
         return chosen
 
-    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
-        weights: dict[str, dict[str, float]] = {}
-        for name, update in updates.items():
-            self.models[name] = update.parts
-            others = self.sent.get(name, [])
-            told = update.vectors.get("weights", np.zeros(0))
-            if len(told) == len(others) and (told >= 0).all() and told.sum() <= 1 + 1e-6:
-                weights[name] = dict(zip(others, told.tolist(), strict=True))
-                known = self.preference.setdefault(name, {})
-                for other, weight in weights[name].items():
-                    known[other] = known.get(other, 0.0) + weight
-        return {"weights": weights}
+    def test_orders(self, round: Round, clients: list[str]) -> Iterable[Sent]:
+        return [Sent(EvaluateOrder(round.number, self.kinds))] * len(clients)
 
-    def evaluate_content(self, client: str, server_round: int) -> RecordDict:
-        return content(EvaluateOrder(server_round, self.kinds))
+    @staticmethod
+    @answers(FomoOrder)
+    def train(me: Participant, order: FomoOrder, records: RecordDict) -> RecordDict:
+        network = me.network()
+        network.load(me.store.own_parts(order.round))
+        weights = np.zeros(0)
+        if OTHERS in records.array_records:
+            weights = move(network, records.array_records[OTHERS], me.validation_samples())
+        return train_from(me, order, network, more={"weights": weights.tolist()})
 
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        state["values"] = {"preference": self.preference, "clients": list(self.models)}
-        for i, model in enumerate(self.models.values()):
-            state["arrays"] |= {f"{i}.{part}": value for part, value in model.items()}
-        return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.preference = state["values"]["preference"]
-        for i, name in enumerate(state["values"]["clients"]):
-            self.models[name] = {part: np.asarray(state["arrays"][f"{i}.{part}"]) for part in self.layout.parts}
+def move(network: Network, others: ArrayRecord, validation: Samples) -> np.ndarray:
+    """Change `network` (theta_i) in place; the weights of the others, by position. Without validation data nothing moves."""
+    own = network.dump()
+    count = next((place.array.shape[0] for place in part_places(others).values() if len(place.array.shape) == 2), 0)
+    rows = checked_parts(others, network.like(rows=count))
+    if not len(validation):
+        return np.zeros(count)
+    own_loss = evaluate(network, validation)["loss"]
+    gains = np.zeros(count)
+    for j in range(count):
+        other = {part: rows[part][j] for part in rows}
+        network.load(other)
+        distance = _distance(own, other)
+        gains[j] = max(0.0, own_loss - evaluate(network, validation)["loss"]) / distance if distance > 0 else 0.0
+    weights = gains / gains.sum() if gains.sum() > 0 else np.zeros(count)
+    network.load(_moved(own, rows, weights))
+    return weights
+
+
+def _distance(one: Parts, other: Parts) -> float:
+    squares = [np.sum((one[part] - other[part]) ** 2, dtype=np.float64) for part in one if part not in STATISTICS]
+    return float(np.sqrt(sum(squares)))
+
+
+def _moved(own: Parts, rows: Parts, weights: np.ndarray) -> Parts:
+    """(1 - sum w) own + sum w_j row_j: a convex mixture, so running variances stay variances."""
+    left = max(0.0, 1 - weights.sum())
+    return {
+        part: as_dtype(left * value + weights @ rows[part].astype(np.float64), value.dtype)
+        for part, value in own.items()
+    }

@@ -3,18 +3,18 @@
 min_w  loss_i(w) + mu/2 |w - theta|^2
 """
 
+from dataclasses import replace
+
 from coterie.strategies.fedavg import FedAvg
-from coterie.wire.config import Settings
-from pydantic import Field
-
-
-class FedProxSettings(Settings):
-    mu: float = Field(1.0, ge=0.0, description="Strength of the pull towards the global model.")
+from coterie.strategies.method import MethodSettings, setting
+from coterie.wire.messages import TrainOrder
 
 
 class FedProx(FedAvg):
     name = "fedprox"
-    settings_class = FedProxSettings
 
-    def proximal_mu(self) -> float:
-        return float(self.settings.mu)
+    class Settings(MethodSettings):
+        mu: float = setting(1.0, "Strength of the pull towards the global model.", ge=0.0)
+
+    def train_order(self, number: int) -> TrainOrder:
+        return replace(super().train_order(number), proximal_mu=self.settings.mu)

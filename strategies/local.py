@@ -1,9 +1,9 @@
 """Every client trains alone: what collaboration has to beat."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from coterie.strategies.fedavg import FedAvg
+from coterie.strategies.rounds import Round
 from coterie.tasks.models import PARTS
 from coterie.wire.checks import Update
 
@@ -13,5 +13,5 @@ class Local(FedAvg):
     personal = PARTS
     kinds = ("personal",)
 
-    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
-        return {}  # nothing is shared
+    def aggregate(self, round: Round, updates: Mapping[str, Update]) -> None:
+        """Nothing is shared."""

@@ -7,35 +7,46 @@ D' (tasks/steps.py); beta is `learning-rate`. A client's personal model is the g
 alpha.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
+from coterie.client.participant import Participant
+from coterie.client.training import train
 from coterie.strategies.fedavg import FedAvg
-from coterie.wire.config import Settings
-from coterie.wire.messages import TRAIN_META, EvaluateOrder, MetaOrder, content
+from coterie.strategies.method import MethodSettings, answers, setting
+from coterie.tasks.steps import Adapted
+from coterie.wire.messages import EvaluateOrder, TrainOrder
 from flwr.app import RecordDict
-from pydantic import Field
 
 
-class PerFedAvgSettings(Settings):
-    alpha: float = Field(0.0, ge=0.0, description="Length of the steps by which a client adapts. 0: learning-rate.")
-    epochs: int = Field(1, ge=1, description="Epochs of such steps before the personal model is tested.")
+@dataclass(frozen=True)
+class MetaOrder(TrainOrder):
+    """Train for what the model is after a step of length `alpha` on the client's own samples."""
+
+    kind = "train.meta"
+    alpha: float = 0.0
 
 
 class PerFedAvg(FedAvg):
     name = "per-fedavg"
-    settings_class = PerFedAvgSettings
-    train_type = TRAIN_META
     private = ("weights",)
     not_private = (
         "adapts the model on one batch before it takes a step on another, for which no epsilon is counted here"
     )
 
+    class Settings(MethodSettings):
+        alpha: float = setting(0.0, "Length of the steps by which a client adapts. 0: learning-rate.", ge=0.0)
+        epochs: int = setting(1, "Epochs of such steps before the personal model is tested.", ge=1)
+
     def alpha(self) -> float:
         return float(self.settings.alpha or self.config.learning_rate)
 
-    def train_order(self, server_round: int) -> MetaOrder:
-        return MetaOrder(**asdict(super().train_order(server_round)), alpha=self.alpha())
+    def train_order(self, number: int) -> MetaOrder:
+        return MetaOrder(**asdict(super().train_order(number)), alpha=self.alpha())
 
-    def evaluate_content(self, client: str, server_round: int) -> RecordDict:
-        order = EvaluateOrder(server_round, self.kinds, self.settings.epochs, fine_tune_rate=self.alpha())
-        return content(order, self.packed(self.uploads()))
+    def test_order(self, number: int) -> EvaluateOrder:
+        return EvaluateOrder(number, self.kinds, self.settings.epochs, fine_tune_rate=self.alpha())
+
+    @staticmethod
+    @answers(MetaOrder)
+    def train(me: Participant, order: MetaOrder, records: RecordDict) -> RecordDict:
+        return train(me, order, records, Adapted(order.alpha))

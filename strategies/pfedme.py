@@ -8,47 +8,64 @@ theta_i, as it is after the last batch, is the client's personal model and stays
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import numpy as np
+from coterie.client.participant import Participant
+from coterie.client.training import train
 from coterie.strategies.fedavg import FedAvg
+from coterie.strategies.method import MethodSettings, answers, setting
+from coterie.strategies.rounds import Round
 from coterie.tasks.models import WEIGHTS
+from coterie.tasks.steps import Moreau
 from coterie.wire.checks import Update
-from coterie.wire.config import Settings
-from coterie.wire.messages import TRAIN_MOREAU, EvaluateOrder, MoreauOrder, content
+from coterie.wire.messages import EvaluateOrder, TrainOrder
 from flwr.app import RecordDict
-from pydantic import Field
 
 
-class PFedMeSettings(Settings):
-    pull: float = Field(15.0, gt=0.0, description="Strength lambda of the pull between personal and global model.")
-    inner_steps: int = Field(5, ge=1, description="Steps that find the personal model on each batch.")
-    inner_rate: float = Field(0.0, ge=0.0, description="Length of these steps. 0: learning-rate.")
-    beta: float = Field(1.0, gt=0.0, description="The server's step from the global model to the clients' mean.")
+@dataclass(frozen=True)
+class MoreauOrder(TrainOrder):
+    """Train a personal model that is pulled to the one that was sent, and that one towards it.
+
+    The personal model is found by `inner_steps` steps of length `inner_rate` on each batch. It takes the place of the trained
+    one among the parts that are kept.
+    """
+
+    kind = "train.moreau"
+    pull: float = 0.0
+    inner_steps: int = 1
+    inner_rate: float = 0.0
 
 
 class PFedMe(FedAvg):
     name = "pfedme"
-    settings_class = PFedMeSettings
-    train_type = TRAIN_MOREAU
     private = ("weights",)
     not_private = "takes several steps with each batch, for which no epsilon is counted here"
 
-    def train_order(self, server_round: int) -> MoreauOrder:
+    class Settings(MethodSettings):
+        pull: float = setting(15.0, "Strength lambda of the pull between personal and global model.", gt=0.0)
+        inner_steps: int = setting(5, "Steps that find the personal model on each batch.", ge=1)
+        inner_rate: float = setting(0.0, "Length of these steps. 0: learning-rate.", ge=0.0)
+        beta: float = setting(1.0, "The server's step from the global model to the clients' mean.", gt=0.0)
+
+    def train_order(self, number: int) -> MoreauOrder:
         s = self.settings
-        plain = asdict(super().train_order(server_round)) | {"keep": tuple(self.layout.parts)}
+        plain = asdict(super().train_order(number)) | {"keep": tuple(self.layout.parts)}
         rate = s.inner_rate or self.config.learning_rate
         return MoreauOrder(**plain, pull=s.pull, inner_steps=s.inner_steps, inner_rate=rate)
 
-    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
+    def test_order(self, number: int) -> EvaluateOrder:
+        return EvaluateOrder(number, self.kinds, own=True)
+
+    def aggregate(self, round: Round, updates: Mapping[str, Update]) -> None:
         before, beta = self.model, self.settings.beta
-        told = super().aggregate(server_round, updates)
+        super().aggregate(round, updates)
         if beta != 1:  # of weights only: beyond the mean of running variances there may be negative ones
             for part in [part for part in WEIGHTS if part in self.uploads()]:
                 way = self.model[part].astype(np.float64) - before[part]
                 self.model[part] = (before[part] + beta * way).astype(np.float32)
-        return told
 
-    def evaluate_content(self, client: str, server_round: int) -> RecordDict:
-        return content(EvaluateOrder(server_round, self.kinds, own=True), self.packed(self.uploads()))
+    @staticmethod
+    @answers(MoreauOrder)
+    def train(me: Participant, order: MoreauOrder, records: RecordDict) -> RecordDict:
+        return train(me, order, records, Moreau(order.pull, order.inner_steps, order.inner_rate))

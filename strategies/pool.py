@@ -5,9 +5,12 @@ number of clients.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+from coterie.tasks.parts import as_dtype
 from coterie.wire.arrays import Parts
 
 MEMORY_LIMIT = 2 * 2**30  # bytes in memory before rows go to files
@@ -15,16 +18,36 @@ BLOCK_BYTES = 64 * 2**20  # read from files at a time
 
 
 class ModelPool:
-    def __init__(self, layout: Parts, directory: Path | None = None) -> None:
-        """`directory` None keeps all rows in memory; else files are made there, or found again."""
-        self.layout = layout
-        self.on_disk = directory is not None
+    def __init__(self, layout: Parts, directory: Path, store: Literal["auto", "memory", "disk"] = "auto") -> None:
+        """`directory` is for rows in files, which are made there, or found again."""
+        self.layout, self.directory, self.store = layout, directory, store
         self.clients: list[str] = []
         self._index: dict[str, int] = {}
-        self._rows: dict[str, _Rows] = {
-            part: _MemoryRows(like) if directory is None else _FileRows(like, directory / f"{part}.rows")
-            for part, like in layout.items()
-        }
+        self._rows: dict[str, _Rows] = {}
+        self.on_disk = store == "disk"
+
+    def expect(self, clients: int) -> None:
+        """So many clients will have rows: are these to be in memory, or in files?"""
+        size = clients * sum(part.nbytes for part in self.layout.values())
+        self._open(self.store == "disk" or (self.store == "auto" and size > MEMORY_LIMIT))
+
+    def _open(self, on_disk: bool) -> None:
+        if not self._rows:
+            self.on_disk = on_disk
+            for part, like in self.layout.items():
+                self._rows[part] = _FileRows(like, self.directory / f"{part}.rows") if on_disk else _MemoryRows(like)
+
+    def state_dict(self) -> dict[str, Any]:
+        """In memory all rows are part of the state; on disk they stay in their files, and only their order is noted."""
+        rows = {} if self.on_disk else {part: self.part(part) for part in self.layout if self._rows}
+        return {"clients": list(self.clients), "on-disk": self.on_disk, "rows": rows}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._open(state["on-disk"])
+        for i, client in enumerate(state["clients"]):
+            self.adopt(client)
+            for part, rows in state["rows"].items():
+                self._rows[part].write(i, rows[i])
 
     def __contains__(self, client: str) -> bool:
         return client in self._index
@@ -68,8 +91,7 @@ class ModelPool:
         total = weights[:, :step] @ rows.read(0, min(step, len(self)))
         for start in range(step, len(self), step):
             total += weights[:, start : start + step] @ rows.read(start, min(start + step, len(self)))
-        mean: np.ndarray = np.rint(total) if np.issubdtype(like.dtype, np.integer) else total
-        return mean.astype(like.dtype, copy=False)
+        return as_dtype(total, like.dtype)
 
 
 class _Rows(ABC):

@@ -13,21 +13,19 @@ from collections.abc import Mapping
 import numpy as np
 from coterie.games.fairness import q_fair_steps
 from coterie.strategies.fair import Fair
-from coterie.strategies.fedavg import average
+from coterie.strategies.fedavg import by_name
+from coterie.strategies.method import MethodSettings, setting
 from coterie.tasks.models import WEIGHTS
+from coterie.tasks.parts import average
 from coterie.wire.arrays import Parts
 from coterie.wire.checks import Update
-from coterie.wire.config import Settings
-from pydantic import Field
-
-
-class QFFLSettings(Settings):
-    q: float = Field(0.1, ge=0.0, description="How much more clients with a higher loss count; 0: not at all.")
 
 
 class QFFL(Fair):
     name = "q-ffl"
-    settings_class = QFFLSettings
+
+    class Settings(MethodSettings):
+        q: float = setting(0.1, "How much more clients with a higher loss count; 0: not at all.", ge=0.0)
 
     def weigh(self, updates: Mapping[str, Update]) -> dict[str, float]:
         models = [update.parts for update in updates.values()]
@@ -40,7 +38,7 @@ class QFFL(Fair):
                 before = self.model[part].astype(np.float64)
                 mean[part] = (before + total * (mean[part] - before)).astype(np.float32)
             self.model = self.model | mean
-        return dict(zip(updates, steps.tolist(), strict=True))
+        return by_name(updates, steps)
 
 
 def distance(one: Parts, other: Parts) -> float:

@@ -2,50 +2,39 @@
 
 rfa           geometric median of the models, weighted by samples: smoothed Weiszfeld iterations
               (Pillutla et al. 2022, "Robust Aggregation for Federated Learning", arXiv:1912.13445)
-krum          the `krum.keep` models closest to their neighbours, averaged (Blanchard et al. 2017), selected by Flower
+krum          the `krum.keep` models closest to their neighbours, averaged (Blanchard et al. 2017)
 median        median of every number (Yin et al. 2018)
-trimmed-mean  mean of every number without the largest and the smallest share (Yin et al. 2018), by Flower
-
-Flower's strategies for these own the whole round and take replies as they come; of them we use the functions that
-compute, on replies that passed our checks. Of the median there is no function to use: it is one line.
+trimmed-mean  mean of every number without the largest and the smallest share (Yin et al. 2018)
 """
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from coterie.strategies.fedavg import FedAvg, average, sample_weights
+from coterie.strategies.fedavg import FedAvg, by_name, sample_weights
+from coterie.strategies.method import MethodSettings, setting
+from coterie.strategies.rounds import Round
 from coterie.tasks.models import WEIGHTS
-from coterie.wire.arrays import Parts, pack
+from coterie.tasks.parts import as_dtype, average
+from coterie.wire.arrays import Parts
 from coterie.wire.checks import Update
-from coterie.wire.config import Settings
-from coterie.wire.messages import MODEL
-from flwr.app import RecordDict
-from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
-from flwr.serverapp.strategy.multikrum import select_multikrum
-from pydantic import Field
-
-
-class RFASettings(Settings):
-    iterations: int = Field(50, ge=1, description="Most iterations of Weiszfeld's algorithm.")
-    smoothing: float = Field(
-        1e-6, gt=0.0, description="Smallest distance that a model is taken to have from the median."
-    )
 
 
 class RFA(FedAvg):
     name = "rfa"
-    settings_class = RFASettings
 
-    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
+    class Settings(MethodSettings):
+        iterations: int = setting(50, "Most iterations of Weiszfeld's algorithm.", ge=1)
+        smoothing: float = setting(1e-6, "Smallest distance that a model is taken to have from the median.", gt=0.0)
+
+    def aggregate(self, round: Round, updates: Mapping[str, Update]) -> None:
         models = [update.parts for update in updates.values()]
         points = np.stack([weights_vector(model) for model in models])
         weights = geometric_median_weights(
             points, sample_weights(updates.values()), self.settings.iterations, self.settings.smoothing
         )
         self.model = self.model | average(models, weights)
-        return {"weights": dict(zip(updates, weights.tolist(), strict=True))}
+        round.tell(weights=by_name(updates, weights))
 
 
 def geometric_median_weights(
@@ -73,41 +62,37 @@ def weights_vector(model: Parts) -> np.ndarray:
     return np.concatenate([model[part].astype(np.float64) for part in WEIGHTS if part in model])
 
 
-class KrumSettings(Settings):
-    malicious: float = Field(0.3, ge=0.0, lt=1.0, description="Share of a round's clients taken to be bad.")
-    keep: float = Field(
-        0.5, gt=0.0, le=1.0, description="Share of a round's clients whose models are averaged; at least one."
-    )
-
-
 class Krum(FedAvg):
     name = "krum"
-    settings_class = KrumSettings
 
-    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
-        vectors = {
-            name: RecordDict({MODEL: pack({"all": weights_vector(update.parts)})}) for name, update in updates.items()
-        }
-        number = len(updates)
-        selected = select_multikrum(
-            list(vectors.values()),
-            num_malicious_nodes=round(self.settings.malicious * number),
-            num_nodes_to_select=max(1, round(self.settings.keep * number)),
+    class Settings(MethodSettings):
+        malicious: float = setting(0.3, "Share of a round's clients taken to be bad.", ge=0.0, lt=1.0)
+        keep: float = setting(
+            0.5, "Share of a round's clients whose models are averaged; at least one.", gt=0.0, le=1.0
         )
-        kept = {name: update for name, update in updates.items() if any(vectors[name] is one for one in selected)}
-        return super().aggregate(server_round, kept)
+
+    def aggregate(self, round: Round, updates: Mapping[str, Update]) -> None:
+        points = np.stack([weights_vector(update.parts) for update in updates.values()])
+        bad, kept = (int(np.rint(share * len(updates))) for share in (self.settings.malicious, self.settings.keep))
+        best = np.argsort(krum_scores(points, bad))[: max(1, kept)]
+        names = list(updates)
+        super().aggregate(round, {names[i]: updates[names[i]] for i in sorted(best)})
+
+
+def krum_scores(points: np.ndarray, bad: int) -> np.ndarray:
+    """The sum of squared distances from each point to the n - bad - 2 others that are nearest to it, at least one."""
+    squares = np.square(points).sum(axis=1)
+    distances = np.sort(squares[:, None] + squares - 2 * points @ points.T, axis=1)  # (n, n), the point itself first
+    return np.asarray(distances[:, 1 : max(1, len(points) - bad - 2) + 1].sum(axis=1))
 
 
 class PerNumber(FedAvg):
     """Every number of the model on its own, from that number in all models."""
 
-    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
+    def aggregate(self, round: Round, updates: Mapping[str, Update]) -> None:
         for part in self.uploads():
             numbers = np.stack([update.parts[part] for update in updates.values()])
-            middle = self.middle(numbers)
-            dtype = numbers.dtype
-            self.model[part] = (np.rint(middle) if np.issubdtype(dtype, np.integer) else middle).astype(dtype)
-        return {}
+            self.model[part] = as_dtype(self.middle(numbers), numbers.dtype)
 
     @abstractmethod
     def middle(self, numbers: np.ndarray) -> np.ndarray:
@@ -121,13 +106,13 @@ class Median(PerNumber):
         return np.asarray(np.median(numbers, axis=0))
 
 
-class TrimmedMeanSettings(Settings):
-    cut: float = Field(0.3, ge=0.0, lt=0.5, description="Share of the clients left out at each end.")
-
-
 class TrimmedMean(PerNumber):
     name = "trimmed-mean"
-    settings_class = TrimmedMeanSettings
+
+    class Settings(MethodSettings):
+        cut: float = setting(0.3, "Share of the clients left out at each end.", ge=0.0, lt=0.5)
 
     def middle(self, numbers: np.ndarray) -> np.ndarray:
+        from scipy.stats import trim_mean  # only the server has it
+
         return np.asarray(trim_mean(numbers, self.settings.cut))

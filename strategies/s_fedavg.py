@@ -23,12 +23,11 @@ class SFedAvg(FedSV):
         clients = self.federation.clients
         if not clients:
             return []
-        number = min(len(clients), max(1, round(self.config.fraction_train * len(clients))))
         relevance = np.array([self.value.get(client, 0.0) for client in clients])
         scale = np.abs(relevance).max()
         chances = np.exp(relevance / scale if scale > 0 else relevance)
         rng = generator(self.config.seed, "sample", server_round)
-        chosen = rng.choice(len(clients), size=number, replace=False, p=chances / chances.sum())
+        chosen = rng.choice(len(clients), size=self.share_of(clients), replace=False, p=chances / chances.sum())
         return [clients[i] for i in sorted(chosen)]
 
     def learn(self, clients: list[str], values: np.ndarray) -> None:

@@ -1,6 +1,6 @@
 """ShapleyFL (Sun et al. 2023, "ShapleyFL: Robust Federated Learning Based on Shapley Value"): weights by contribution.
 
-In a round with clients C the server plays a game on its validation data (strategies/game.py). With the Shapley values:
+In a round with clients C the server plays a game on its validation data (strategies/server_game.py). With the Shapley values:
 
     NSV_i = (SV_i - min SV) / (max SV - min SV)          SSV_i <- beta SSV_i + (1 - beta) NSV_i      for i in C
     w_i = SSV_i / sum_all SSV                            x <- x - eta sum_{i in C} w_i / p_i V_i
@@ -23,34 +23,37 @@ import numpy as np
 from coterie.games.sampling import horvitz_thompson_weights, inclusion_probabilities, poisson_draw
 from coterie.games.shapley import Estimate, normalise
 from coterie.strategies.evidence import Evidence
-from coterie.strategies.fedavg import FedAvg, average
-from coterie.strategies.game import GameSettings, ServerGame
+from coterie.strategies.fedavg import FedAvg, by_name
+from coterie.strategies.findings import Finding
+from coterie.strategies.method import setting
+from coterie.strategies.rounds import Round
+from coterie.strategies.server_game import GameSettings, ServerGame
 from coterie.tasks.models import STATISTICS, WEIGHTS
+from coterie.tasks.parts import average
 from coterie.wire.arrays import Parts
-from coterie.wire.checks import Update, is_absence
+from coterie.wire.checks import Update
+from coterie.wire.errors import Absent
 from coterie.wire.randomness import derive_seed, generator
-from pydantic import Field
 
 LARGEST_SHARE = 3.0  # of one client in a step, in shares of equal clients; of one that is always drawn: its weight
 FIRST = 0.5  # SSV of a client that never took part
 
 
 class ShapleyFLSettings(GameSettings):
-    beta: float = Field(0.3, ge=0.0, lt=1.0, description="Share of the old contribution that stays after a round.")
-    step: float = Field(1.0, gt=0.0, description="The server's step length eta.")
-    floor: float = Field(
-        0.1, ge=0.0, le=1.0, description="afedsv-plus: least probability of taking part, as a share of the equal one."
+    beta: float = setting(0.3, "Share of the old contribution that stays after a round.", ge=0.0, lt=1.0)
+    step: float = setting(1.0, "The server's step length eta.", gt=0.0)
+    floor: float = setting(
+        0.1, "afedsv-plus: least probability of taking part, as a share of the equal one.", ge=0.0, le=1.0
     )
-    clip: float = Field(10.0, ge=0.0, description="Longest update, in lengths of the round's median update; 0: any.")
-    suspect_below: float = Field(
-        2.0, ge=0.0, description="A client is suspect whose score is this far below 0 (docs/shapleyfl.md)."
-    )
+    clip: float = setting(10.0, "Longest update, in lengths of the round's median update; 0: any.", ge=0.0)
+    suspect_below: float = setting(2.0, "A client is suspect whose score is this far below 0.", ge=0.0)
 
 
 class AFedSV(FedAvg):
     name = "afedsv"
     section = "shapleyfl"
-    settings_class = ShapleyFLSettings
+    Settings = ShapleyFLSettings
+    saved = ("contribution", "evidence")
     needs_server_data = True
     redraws = False  # whether a draw of clients may be empty, and is then repeated
 
@@ -83,28 +86,28 @@ class AFedSV(FedAvg):
 
     # What becomes of the answers.
 
-    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
+    def aggregate(self, round: Round, updates: Mapping[str, Update]) -> None:
         clients = list(updates)
         sent = [update.parts for update in updates.values()]
-        seed = derive_seed(self.config.seed, "shapley", server_round)
+        seed = derive_seed(self.config.seed, "shapley", round.number)
         found = self.game.play(self.model, sent, seed, self.settings.step)
         scaled = normalise(found.values) if found else None
         if scaled is not None:
             self.learn(clients, scaled)
-        unusable = [client for client, reason in self.event["left-out"].items() if not is_absence(reason)]
+        unusable = [client for client, why in round.left_out.items() if not isinstance(why, Absent)]
         explained = self.game.explained(self.model, sent)
         self.evidence.learn(clients, found.values if found else None, explained, unusable)
         self.learn(unusable, np.zeros(len(unusable)))
         factors = self.factors(clients, self.weights())
         thetas = shortened(self.model, sent, self.settings.clip)
         self.model = self.model | moved(self.model, thetas, factors, self.settings.step)
-        return {
+        round.tell(
             **about_game(clients, found, scaled, explained),
-            "contribution": dict(self.contribution),
-            "probabilities": dict(self.probability),
-            "weights": dict(zip(clients, factors.tolist(), strict=True)),
-            "empty-draws": self.empty_draws,
-        }
+            contribution=dict(self.contribution),
+            probabilities=dict(self.probability),
+            weights=by_name(clients, factors),
+            empty_draws=self.empty_draws,
+        )
 
     def learn(self, clients: list[str], scaled: np.ndarray) -> None:
         beta = self.settings.beta
@@ -120,20 +123,8 @@ class AFedSV(FedAvg):
         factors = horvitz_thompson_weights(own, chances, selected, redrawn=self.redraws)
         return np.asarray(np.minimum(factors, np.maximum(own[selected], LARGEST_SHARE / chances.sum())))
 
-    def judgement(self) -> dict[str, Any]:
-        return self.evidence.judgement(self.settings.suspect_below)
-
-    # What the server keeps.
-
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        state["values"] = {"contribution": dict(self.contribution), "evidence": self.evidence.state_dict()}
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.contribution = dict(state["values"]["contribution"])
-        self.evidence.load_state_dict(state["values"]["evidence"])
+    def findings(self) -> list[Finding]:
+        return self.evidence.findings(self.settings.suspect_below)
 
 
 class AFedSVPlus(AFedSV):
@@ -145,7 +136,7 @@ class AFedSVPlus(AFedSV):
         if not clients:
             return []
         self.meet(clients)
-        number = min(len(clients), max(1, round(self.config.fraction_train * len(clients))))
+        number = self.share_of(clients)
         weights = self.weights()
         probabilities = inclusion_probabilities(
             [weights[client] for client in clients], number, floor=self.settings.floor * number / len(clients)
@@ -197,8 +188,8 @@ def about_game(
         "estimator": found.method if found else None,
         "evaluations": found.evaluations if found else 0,
     }
-    told = {"shapley": found.values if found else None, "normalised-shapley": scaled, "explained": explained}
+    told = {"shapley": found.values if found else None, "normalised_shapley": scaled, "explained": explained}
     for name, values in told.items():
         if values is not None:
-            event[name] = dict(zip(clients, values.tolist(), strict=True))
+            event[name] = by_name(clients, values)
     return event

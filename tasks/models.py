@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from coterie.tasks.tensors import Vector, pieces
 from coterie.wire.errors import CoterieError
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -81,6 +82,12 @@ class Network(nn.Module):
             else:
                 target.copy_(torch.from_numpy(np.array(value)))
 
+    def fill(self, model: Mapping[str, Vector]) -> None:
+        """The same, piece by piece from vectors that may be in files."""
+        for part, vector in model.items():
+            for piece in pieces(vector.size):
+                self.parts[part][piece] = as_tensor(vector[piece])
+
     def variances(self) -> np.ndarray:
         """Where in the part `buffers` the running variances stand: they must not be negative."""
         found: list[np.ndarray] = []
@@ -107,6 +114,10 @@ class Network(nn.Module):
                 tensors["buffers" if buffer.is_floating_point() else "counters"].append(buffer)
         tensors["classifier"] += self.classifier.parameters()
         return tensors
+
+
+def as_tensor(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(values if values.flags.writeable else values.copy())  # torch warns of what is read-only
 
 
 def _flatten(tensors: list[Tensor]) -> Tensor:

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from coterie.strategies.registry import METHODS, default_config
+from coterie.strategies.registry import BUILT_IN as METHODS
+from coterie.strategies.registry import default_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]

@@ -61,3 +61,10 @@ def bad_clients(attack: AttackSettings, names: Sequence[str], seed: int) -> set[
         raise ConfigError(f"attack.kind = {attack.kind!r}: nobody does it; give attack.fraction or attack.clients")
     number = round(attack.fraction * len(names))
     return {names[i] for i in generator(seed, "attack").choice(len(names), size=number, replace=False)}
+
+
+def known_bad_clients(attack: AttackSettings, clients: Sequence[str], seed: int) -> set[str] | None:
+    """Who is bad by the run configuration; None where it does not say, or clients have names of their own."""
+    if attack.kind == "none" or not (attack.clients or set(clients) == {str(i) for i in range(len(clients))}):
+        return None
+    return bad_clients(attack, clients, seed)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from coterie.wire.arrays import Parts, Place, places, read
-from coterie.wire.errors import Refused
-from coterie.wire.messages import METRICS, MODEL, ORDER, Hello, Judgement, PersonalizeOrder, size_in_bytes
+from coterie.wire.errors import Absent, NotFinite, Refused
+from coterie.wire.messages import METRICS, MODEL, ORDER, Hello, size_in_bytes
 from flwr.app import ArrayRecord, Message, RecordDict
 
 LARGEST_COUNT = 10**9
@@ -37,29 +37,17 @@ class Update:
     num_bytes: int
 
 
-def is_absence(reason: str) -> bool:
-    """Whether a client was left out because it failed or was away, and not for what it sent."""
-    return reason.startswith(("error ", "no answer "))
-
-
 def check_update(reply: Message, layout: Layout, upload: tuple[str, ...]) -> Update:
     """The update in `reply`, whose parts must look like those of `layout`."""
-    records = _records(reply)
-    metrics, vectors = _metrics(records)
+    records = records_of(reply)
+    metrics, vectors = metrics_of(records)
     parts = _parts(records, layout, upload)
     return Update(parts, _count(metrics, "num-samples"), metrics, vectors, size_in_bytes(records))
 
 
-def check_start_loss(update: Update) -> None:
-    """That the update tells the loss of the model that was sent."""
-    loss = update.metrics.get("start-loss")
-    if loss is None or loss < 0:
-        raise Refused(f"start-loss: expected a number that is not negative, got {loss!r}")
-
-
 def check_evaluation(reply: Message, kinds: tuple[str, ...]) -> dict[str, float]:
     """The metrics of an evaluation: `num-samples`, and a finite loss for every kind of model asked for."""
-    metrics, _ = _metrics(_records(reply))
+    metrics, _ = metrics_of(records_of(reply))
     _count(metrics, "num-samples")
     for kind in kinds:
         if f"{kind}.loss" not in metrics and metrics["num-samples"]:
@@ -69,52 +57,10 @@ def check_evaluation(reply: Message, kinds: tuple[str, ...]) -> dict[str, float]
 
 def check_done(reply: Message) -> None:
     """That the client did what it was told."""
-    _records(reply)
+    records_of(reply)
 
 
-@dataclass(frozen=True)
-class Personalized:
-    """A checked reply to a `PersonalizeOrder`; all others by their pseudonyms."""
-
-    judgement: Judgement
-    values: np.ndarray  # of the client itself, then of the members
-    weights: np.ndarray
-    relevance: dict[str, float]
-    tested: dict[str, float]  # empty where no test was asked for
-
-
-def check_personalized(reply: Message, order: PersonalizeOrder, kinds: tuple[str, ...]) -> Personalized:
-    """The judgement in `reply`; it may speak of those in the order only, and wish for at most as many as allowed."""
-    _, vectors = _metrics(_records(reply))
-    try:
-        judgement = Judgement.from_record(reply.content.config_records.get(ORDER, {}))
-    except (ValueError, TypeError) as error:
-        raise Refused(str(error)) from None
-    wishes = judgement.wishes
-    _pseudonyms("wishes", wishes, order.roster)
-    if len(wishes) > order.top_k:
-        raise Refused(f"wishes: {len(wishes)} models asked for, at most {order.top_k} are allowed")
-    _pseudonyms("known", judgement.known, order.roster)
-    _pseudonyms("members and left-out", judgement.members + judgement.left_out, order.sent + order.held)
-    if len(judgement.reasons) != len(judgement.left_out):
-        raise Refused("reasons: one for each model that was left out")
-    size = 1 + len(judgement.members)
-    values, weights = _vector(vectors, "values", size), _vector(vectors, "weights", size)
-    _on_the_simplex("weights", weights)
-    relevance = _vector(vectors, "relevance", len(judgement.known)).tolist()
-    tested = check_evaluation(reply, kinds) if order.evaluate else {}
-    return Personalized(judgement, values, weights, dict(zip(judgement.known, relevance, strict=True)), tested)
-
-
-def _pseudonyms(what: str, names: tuple[str, ...], allowed: tuple[str, ...]) -> None:
-    unknown = [name for name in names if name not in set(allowed)]
-    if unknown:
-        raise Refused(f"{what}: unknown pseudonym {str(unknown[0])[:40]!r}")
-    if len(set(names)) != len(names):
-        raise Refused(f"{what}: a pseudonym is named twice")
-
-
-def _vector(vectors: Mapping[str, np.ndarray], name: str, size: int) -> np.ndarray:
+def vector_of(vectors: Mapping[str, np.ndarray], name: str, size: int) -> np.ndarray:
     vector = vectors.get(name, np.zeros(0))
     if vector.shape != (size,):
         raise Refused(f"{name}: expected {size} numbers, got {vector.size}")
@@ -126,34 +72,13 @@ def rows_of(layout: Layout, rows: int) -> Layout:
     return replace(layout, parts={name: np.empty((rows, like.size), like.dtype) for name, like in layout.parts.items()})
 
 
-def check_errors(reply: Message, number: int) -> np.ndarray:
-    """The losses of the `number` models that a client was asked about."""
-    _, vectors = _metrics(_records(reply))
-    return _vector(vectors, "errors", number)
-
-
-def check_rays(reply: Message, layout: Layout, parts: tuple[str, ...], models: int, gradients: int) -> Update:
-    """The losses of `models` models, and the gradients of so many of them, a row each."""
-    update = check_update(reply, rows_of(layout, gradients), parts)
-    _vector(update.vectors, "losses", models)
-    return update
-
-
-def check_mixture(reply: Message, kinds: tuple[str, ...], number: int) -> tuple[dict[str, float], np.ndarray]:
-    """The metrics of a client's mixture of `number` models, and its weights."""
-    _, vectors = _metrics(_records(reply))
-    weights = _vector(vectors, "mixing", number)
-    _on_the_simplex("mixing", weights)
-    return check_evaluation(reply, kinds), weights
-
-
-def _on_the_simplex(name: str, weights: np.ndarray) -> None:
+def on_the_simplex(name: str, weights: np.ndarray) -> None:
     if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
         raise Refused(f"{name}: must not be negative, and sum to 1")
 
 
 def check_hello(reply: Message) -> Hello:
-    record = _records(reply).config_records.get(ORDER)
+    record = records_of(reply).config_records.get(ORDER)
     if record is None:
         raise Refused("the answer to hello has no record; is this node running Coterie?")
     try:
@@ -162,9 +87,9 @@ def check_hello(reply: Message) -> Hello:
         raise Refused(str(error)) from None
 
 
-def _records(reply: Message) -> RecordDict:
+def records_of(reply: Message) -> RecordDict:
     if reply.has_error():
-        raise Refused(f"error {reply.error.code}: {_last_line(reply.error.reason)}")
+        raise Absent(f"error {reply.error.code}: {_last_line(reply.error.reason)}")
     return reply.content
 
 
@@ -192,7 +117,7 @@ def checked_parts(model: ArrayRecord, layout: Parts) -> Parts:
     parts = readable_parts(model, layout)
     for name, value in parts.items():
         if not np.isfinite(value).all():
-            raise Refused(f"{name}: {int((~np.isfinite(value)).sum())} of {value.size} numbers are not finite")
+            raise NotFinite(f"{name}: {int((~np.isfinite(value)).sum())} of {value.size} numbers are not finite")
     return parts
 
 
@@ -235,7 +160,7 @@ def _readable(name: str, place: Place, like: np.ndarray) -> np.ndarray:
     return part
 
 
-def _metrics(records: RecordDict) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+def metrics_of(records: RecordDict) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     if METRICS not in records.metric_records:
         raise Refused(f"no record {METRICS!r}")
     scalars: dict[str, float] = {}
@@ -248,7 +173,7 @@ def _metrics(records: RecordDict) -> tuple[dict[str, float], dict[str, np.ndarra
             scalars[name] = value
             usable = abs(value) <= LARGEST_METRIC  # NaN is not
         if not usable:
-            raise Refused(f"{name}: not a finite number up to {LARGEST_METRIC:g}")
+            raise NotFinite(f"{name}: not a finite number up to {LARGEST_METRIC:g}")
     return scalars, vectors
 
 

@@ -1,5 +1,7 @@
 """What can go wrong, by kind. Every message names what is wrong and what to do; nothing decides by its text."""
 
+from collections.abc import Mapping
+
 
 class CoterieError(Exception):
     """A mistake that a user can mend, or a run that cannot go on."""
@@ -14,4 +16,20 @@ class RunFailed(CoterieError):
 
 
 class Refused(CoterieError, ValueError):
-    """A message that cannot be used; the message says why."""
+    """A message that cannot be used, for what is in it."""
+
+
+class NotFinite(Refused):
+    """It has numbers that are not finite."""
+
+
+class Absent(Refused):
+    """There is no message, or an error in its place: whoever should have sent it was away, or failed."""
+
+
+class NoQuorum(RunFailed):
+    """Too few clients answered well in a round; why each of the others is left out."""
+
+    def __init__(self, message: str, left_out: Mapping[str, Refused]) -> None:
+        super().__init__(message)
+        self.left_out = left_out

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from coterie.cli.presets import PRESETS
-from coterie.strategies.registry import METHODS
+from coterie.strategies.registry import BUILT_IN as METHODS
 
 PAPER = {
     "spo-synthetic": {"per-fedavg", "pfedme", "pfedhn"},

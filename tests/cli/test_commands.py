@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from coterie.cli.main import program
 from coterie.cli.options import given_values, method_keys
-from coterie.strategies.registry import METHODS, default_config
+from coterie.strategies.registry import BUILT_IN as METHODS
+from coterie.strategies.registry import default_config
 from coterie.wire.errors import ConfigError
 from safetensors.numpy import load_file
 

@@ -5,7 +5,8 @@ import json
 import pytest
 from coterie.cli.main import main
 from coterie.cli.presets import PRESETS, SCENARIOS
-from coterie.strategies.registry import METHODS, parse_config
+from coterie.strategies.registry import BUILT_IN as METHODS
+from coterie.strategies.registry import parse_config
 
 
 def command(arguments, path) -> dict:

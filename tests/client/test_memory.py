@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Context, RecordDict
 from coterie.client.participant import Participant
-from coterie.client.pfedsv import personalize
+from coterie.strategies.pfedsv.client import personalize
 from coterie.server.app import checked_config
-from coterie.wire.messages import PersonalizeOrder, content
+from coterie.strategies.pfedsv.orders import PersonalizeOrder
+from coterie.wire.messages import content
 
 state, k = sys.argv[1], 5
 config = checked_config({"strategy": "pfedsv", "task": "digits", "num-clients": 10, "model": state + "/net.py"})

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from coterie.client.coalition import weighted_mean
-from coterie.client.mixing import best_mixture
 from coterie.games.mixing import mixing_weights
+from coterie.strategies.pfedocf.mixing import best_mixture, mixed
 from coterie.tasks.models import build_network
 from coterie.tasks.training import Samples, evaluate
 
@@ -38,7 +37,7 @@ def test_networks_are_never_worse_than_their_best_model(seed):
     ]
 
     def loss(weights):
-        network.load(weighted_mean(models, weights))
+        network.load(mixed(models, weights))
         return evaluate(network, samples)["loss"]
 
     weights = best_mixture(network, models, samples)

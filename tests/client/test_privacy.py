@@ -12,7 +12,8 @@ from coterie.client.participant import Participant
 from coterie.client.privacy import _dp_sgd, secret_generator, with_noise
 from coterie.client.store import FileStore
 from coterie.server.app import checked_config
-from coterie.strategies.registry import METHODS
+from coterie.strategies.registry import BUILT_IN as METHODS
+from coterie.strategies.registry import method_of
 from coterie.tasks.models import build_network, has_batchnorm
 from coterie.tasks.training import Samples, Sgd
 from coterie.wire.arrays import unpack
@@ -208,9 +209,9 @@ def test_the_others_refuse_by_name_and_say_why(strategy, mode):
         checked_config({"strategy": strategy, "privacy.mode": mode})
     text = str(caught.value)
     assert text.startswith(
-        f"privacy.mode = '{mode}': strategy '{strategy}' {METHODS[strategy].not_private}; use privacy.mode="
+        f"privacy.mode = '{mode}': strategy '{strategy}' {method_of(strategy).not_private}; use privacy.mode="
     )
-    assert METHODS[strategy].not_private and ("'weights' or 'off'" in text) == bool(METHODS[strategy].private)
+    assert method_of(strategy).not_private and ("'weights' or 'off'" in text) == bool(method_of(strategy).private)
 
 
 def test_who_refuses():

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from coterie.server.matrices import exact_rows, label_sharing
+from coterie.server.findings import exact_rows, label_sharing
 
 OVERLAP = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from coterie.strategies.base import mean_metrics
-from coterie.strategies.fedavg import average, sample_weights
+from coterie.strategies.fedavg import sample_weights
+from coterie.strategies.rounds import mean_metrics
+from coterie.tasks.parts import average
 from coterie.wire.checks import Update
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -7,7 +7,9 @@ import pytest
 import torch
 from coterie.client.data import load_client_data
 from coterie.server.app import initial_layout
-from coterie.strategies.registry import METHODS, default_config, parse_config
+from coterie.strategies.per_fedavg import MetaOrder
+from coterie.strategies.pfedme import MoreauOrder
+from coterie.strategies.registry import default_config, method_of, parse_config
 from coterie.tasks.hypernetwork import Hypernetwork
 from coterie.tasks.models import WEIGHTS, Network, build_network
 from coterie.tasks.training import Samples, Sgd, evaluate, train
@@ -15,7 +17,7 @@ from coterie.wire.arrays import unpack
 from coterie.wire.checks import Update
 from coterie.wire.config import RunConfig, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
-from coterie.wire.messages import METRICS, MODEL, ORDER, MetaOrder, MoreauOrder
+from coterie.wire.messages import METRICS, MODEL, ORDER
 from coterie.wire.randomness import derive_seed, generator
 from flwr.app import Message
 from sklearn.datasets import load_digits
@@ -273,7 +275,7 @@ def test_clients_of_pfedhn_have_models_of_their_own(federate):
 def test_pfedhn_for_one_client_and_for_a_late_one(federate):
     run = federate(strategy="pfedhn", model="mlp", num_clients=1)
     assert list(run.result["models"]["personal"]["clients"]) == ["0"]
-    method = method_of("pfedhn")
+    method = made("pfedhn")
     method.roster = ["a", "b"]
     assert method.corner("b").tolist() == [0.0, 1.0] and method.corner("late").tolist() == [0.5, 0.5]
 
@@ -349,9 +351,9 @@ def test_the_worst_client_takes_all_in_the_end(federate):
     assert_model(run, {part: value for part, value in uploaded(run, 2)["2"].items()})
 
 
-def method_of(strategy: str, **values):
+def made(strategy: str, **values):
     config, settings = parse_config({**default_config(), "strategy": strategy, "model": "lenet5", **values})
-    method = METHODS[strategy](config, settings.get(strategy), initial_layout(config))
+    method = method_of(strategy)(config, settings.get(strategy), initial_layout(config))
     method.model = dict(method.layout.parts)
     return method
 
@@ -366,7 +368,7 @@ def update(method, shift: float, loss: float, samples: int = 10) -> Update:
 
 @pytest.mark.parametrize("strategy", ["afl", "q-ffl"])
 def test_nobody_has_samples(strategy):
-    method = method_of(strategy)
+    method = made(strategy)
     method.mixture = {"a": 0.5, "b": 0.5}
     told = method.aggregate(1, {"a": update(method, 1.0, 0.0, 0), "b": update(method, 1.0, 0.0, 0)})
     assert told == {"weights": {}}
@@ -375,7 +377,7 @@ def test_nobody_has_samples(strategy):
 
 @pytest.mark.parametrize("strategy", ["afl", "q-ffl"])
 def test_who_has_no_samples_does_not_count(strategy):
-    method = method_of(strategy, **{"q-ffl.q": 0.0})
+    method = made(strategy, **{"q-ffl.q": 0.0})
     method.mixture = {"a": 0.5, "b": 0.5}
     told = method.aggregate(1, {"a": update(method, 1.0, 0.0, 0), "b": update(method, 2.0, 1.0)})
     assert told["weights"] == {"b": 1.0}
@@ -383,7 +385,7 @@ def test_who_has_no_samples_does_not_count(strategy):
 
 
 def test_some_of_afls_clients_share_what_they_have():
-    method = method_of("afl", **{"afl.step": 0.1})
+    method = made("afl", **{"afl.step": 0.1})
     method.mixture = {"a": 0.2, "b": 0.2, "c": 0.6}
     told = method.aggregate(1, {"a": update(method, 1.0, 1.0), "b": update(method, 3.0, 2.0)})
     assert told["weights"] == {"a": 0.5, "b": 0.5}
@@ -391,7 +393,7 @@ def test_some_of_afls_clients_share_what_they_have():
     np.testing.assert_allclose(method.model["buffers"], method.layout.parts["buffers"] + 2, rtol=1e-6)
     told = method.aggregate(2, {"late": update(method, 5.0, 9.0)})  # nobody here has any weight
     assert told["weights"] == {"late": 1.0} and method.mixture["late"] == 0.0
-    again = method_of("afl")
+    again = made("afl")
     again.load_state_dict(json.loads(json.dumps(method.state_dict() | {"arrays": {}})) | {"arrays": method.model})
     assert again.mixture == method.mixture
 
@@ -449,7 +451,7 @@ def test_the_worst_client_is_better_off(federate):
 
 
 def test_losses_of_zero_leave_the_model_where_it_is():
-    method = method_of("q-ffl")
+    method = made("q-ffl")
     told = method.aggregate(1, {"a": update(method, 1.0, 0.0), "b": update(method, 2.0, 0.0)})
     assert told["weights"] == {"a": 0.0, "b": 0.0}
     assert all(np.array_equal(value, method.layout.parts[part]) for part, value in method.model.items())

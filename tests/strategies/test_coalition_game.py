@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from coterie.games.overlap import LinearGame, MeasuredGame, form_coalitions
-from coterie.strategies.coalition_game import Nearest, play
+from coterie.strategies.pfedocf.game import Nearest, play
 
 
 def linear(n=8, seed=0):

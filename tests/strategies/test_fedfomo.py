@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from coterie.client.fomo import mix
 from coterie.server.app import initial_layout
-from coterie.strategies.fedfomo import FedFomo, FedFomoSettings
+from coterie.strategies.fedfomo import FedFomo, FedFomoSettings, mix
 from coterie.tasks.models import build_network
 from coterie.tasks.training import Samples
 from coterie.wire.arrays import pack, unpack

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from coterie.client.data import load_client_data
-from coterie.strategies.registry import METHODS
+from coterie.strategies.registry import BUILT_IN as METHODS
 from coterie.tasks.models import PARTS, STATISTICS, WEIGHTS, Network, build_network
 from coterie.tasks.training import Samples, Sgd, evaluate, train
 from coterie.wire.arrays import unpack

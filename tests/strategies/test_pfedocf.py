@@ -7,8 +7,8 @@ import pytest
 from coterie.client.data import load_client_data
 from coterie.games.overlap import LinearGame, MeasuredGame, coalitions_of, form_coalitions, is_individually_stable
 from coterie.server.app import initial_layout
-from coterie.strategies.coalition_game import OCFSettings
 from coterie.strategies.pfedocf import PFedOCF
+from coterie.strategies.pfedocf.game import OCFSettings
 from coterie.tasks.models import build_network
 from coterie.tasks.training import evaluate
 from coterie.wire.arrays import pack, unpack
@@ -26,7 +26,7 @@ GROUPS = {"strategy": "pfedocf", "model": "linear", "num-clients": 5, "learning-
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch):
     """They take longer than all the rest; tests/server/test_coalitions.py draws them."""
-    monkeypatch.setattr("coterie.server.matrices.heatmaps", lambda *arguments: None)
+    monkeypatch.setattr("coterie.server.findings.heatmaps", lambda *arguments: None)
     monkeypatch.setattr("coterie.server.coalitions.circles", lambda *arguments: b"")
     monkeypatch.setattr("coterie.server.report.curves", lambda events: b"")
 

@@ -113,20 +113,20 @@ def test_models_in_memory_and_on_disk_give_the_same_result(federate):
 @pytest.mark.parametrize("store", ["memory", "disk"])
 def test_state_can_be_loaded_again(federate, store, tmp_path):
     from coterie.server.app import initial_layout
-    from coterie.strategies.registry import METHODS, parse_config
+    from coterie.strategies.registry import method_of, parse_config
 
     run = federate(**PERSONAL, **{"pfedsim.store": store})
     saved = json.loads((run.path / "checkpoint" / "state.json").read_text())
     config, settings = parse_config(json.loads((run.path / "config.json").read_text()))
     config = config.model_copy(update={"run_dir": str(run.path)})
-    method = METHODS["pfedsim"](config, settings["pfedsim"], initial_layout(config))
+    method = method_of("pfedsim")(config, settings["pfedsim"], initial_layout(config))
     method.load_state_dict({**saved, "arrays": run.model})
     last = run.uploaded(4)
     for client, parts in last.items():
         for part, value in parts.items():
             np.testing.assert_array_equal(method.pool.get(client, part), value)
     assert method.last_round == 4 and method.similarity.shape == (4, 4)
-    fedavg = METHODS["fedavg"](config, settings["fedavg"], initial_layout(config))
+    fedavg = method_of("fedavg")(config, settings["fedavg"], initial_layout(config))
     with pytest.raises(ValueError, match="pfedsim"):
         fedavg.load_state_dict({**saved, "arrays": run.model})
 

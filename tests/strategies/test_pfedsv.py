@@ -9,12 +9,13 @@ import pytest
 import torch
 from coterie.client.app import app
 from coterie.client.data import load_client_data
-from coterie.strategies.pseudonyms import Pseudonyms
+from coterie.strategies.pfedsv.orders import Judgement, PersonalizeOrder
+from coterie.strategies.pfedsv.pseudonyms import Pseudonyms
 from coterie.tasks.models import Network, build_network
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.config import RunConfig, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
-from coterie.wire.messages import METRICS, MODEL, ORDER, OTHERS, Judgement, PersonalizeOrder, TrainOrder
+from coterie.wire.messages import METRICS, MODEL, ORDER, OTHERS, TrainOrder
 from coterie.wire.randomness import derive_seed
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
@@ -449,12 +450,12 @@ def test_a_restarted_client_goes_on_where_it_was(federate):
 
 def test_the_server_can_be_restarted(federate):
     from coterie.server.app import initial_layout
-    from coterie.strategies.registry import METHODS, parse_config
+    from coterie.strategies.registry import method_of, parse_config
 
     run = federate(**SOME)
     saved = json.loads((run.path / "checkpoint" / "state.json").read_text())
     config, settings = parse_config(json.loads((run.path / "config.json").read_text()))
-    method = METHODS["pfedsv"](config, settings["pfedsv"], initial_layout(config))
+    method = method_of("pfedsv")(config, settings["pfedsv"], initial_layout(config))
     method.load_state_dict({**saved, "arrays": run.model})
     again = method.state_dict()
     assert json.loads(json.dumps({k: v for k, v in again.items() if k != "arrays"})) == saved

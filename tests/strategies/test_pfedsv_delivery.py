@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 from coterie.client.app import app
+from coterie.strategies.pfedsv.orders import DeliverOrder, Judgement, PersonalizeOrder
 from coterie.wire.arrays import pack, unpack
-from coterie.wire.messages import ORDER, OTHERS, DeliverOrder, Judgement, PersonalizeOrder, size_in_bytes
+from coterie.wire.messages import ORDER, OTHERS, size_in_bytes
 from flwr.app import ConfigRecord, Message, RecordDict
 from safetensors.numpy import load_file
 

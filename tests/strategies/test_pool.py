@@ -44,7 +44,7 @@ def test_some_parts_can_be_replaced_but_a_new_client_brings_all(pool):
     assert len(pool) == 1
 
 
-def test_mixed_is_the_weighted_mean(pool, monkeypatch):
+def test_mixed_is_the_mixed(pool, monkeypatch):
     monkeypatch.setattr("coterie.strategies.pool.BLOCK_BYTES", 64)  # a few rows at a time
     rng = np.random.default_rng(2)
     models = [model(rng) for _ in range(11)]

@@ -7,22 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from coterie.server.app import initial_layout
-from coterie.strategies.registry import METHODS, default_config, parse_config, section_of
+from coterie.strategies.registry import BUILT_IN as METHODS
+from coterie.strategies.registry import default_config, method_of, parse_config, section_of
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.errors import RunFailed
-from coterie.wire.messages import (
-    METRICS,
-    MODEL,
-    ORDER,
-    TRAIN,
-    TRAIN_COALITIONS,
-    TRAIN_FOMO,
-    TRAIN_META,
-    TRAIN_MOREAU,
-    TRAIN_RAYS,
-    EvaluateOrder,
-    TrainOrder,
-)
+from coterie.wire.messages import METRICS, MODEL, ORDER, TRAIN, EvaluateOrder, TrainOrder
 from flwr.app import Array, Error, Message
 
 CLIENTS = ["0", "1", "2", "3"]
@@ -30,7 +19,7 @@ SHARING = [name for name in METHODS if name != "local"]
 
 
 def is_training(message: Message) -> bool:
-    kinds = (TRAIN, TRAIN_FOMO, TRAIN_COALITIONS, TRAIN_RAYS, TRAIN_META, TRAIN_MOREAU)
+    kinds = (TRAIN, "train.fomo", "train.coalitions", "train.rays", "train.meta", "train.moreau")
     return message.metadata.message_type in kinds
 
 
@@ -324,9 +313,9 @@ def test_the_number_of_workers_does_not_matter(strategy, federate):
 # --- states ----------------------------------------------------------------------------------------------------------
 
 
-def method_of(strategy, **values):
+def made(strategy, **values):
     config, settings = parse_config({**default_config(), "strategy": strategy, "server-data": "100", **values})
-    return METHODS[strategy](config, settings[section_of(strategy)], initial_layout(config))
+    return method_of(strategy)(config, settings[section_of(strategy)], initial_layout(config))
 
 
 @pytest.mark.parametrize("strategy", METHODS)
@@ -338,7 +327,7 @@ def test_a_run_goes_on_from_its_state(strategy, federate, tmp_path):
     first = federate(strategy=strategy, model="mlp", num_server_rounds=2, fraction_train=0.75)
     state = json.loads((first.path / "checkpoint" / "state.json").read_text()) | {"arrays": first.model}
     config = json.loads((first.path / "config.json").read_text())
-    method = method_of(strategy, **{key: value for key, value in config.items() if key != "strategy"})
+    method = made(strategy, **{key: value for key, value in config.items() if key != "strategy"})
     method.load_state_dict(state)
     again = method.state_dict()
     assert again["method"] == strategy and again["round"] == 2 and again["values"] == state["values"]
@@ -351,11 +340,11 @@ def test_a_run_goes_on_from_its_state(strategy, federate, tmp_path):
 
 
 def test_the_state_of_another_method_is_refused():
-    state = method_of("fedavg").state_dict()
+    state = made("fedavg").state_dict()
     with pytest.raises(ValueError, match="a state of fedavg, version 1, cannot be loaded into fedper, version 1"):
-        method_of("fedper").load_state_dict(state)
+        made("fedper").load_state_dict(state)
     with pytest.raises(ValueError, match="version 99"):
-        method_of("fedavg").load_state_dict(state | {"version": 99})
+        made("fedavg").load_state_dict(state | {"version": 99})
 
 
 def test_the_orders_are_those_of_the_round(federate):

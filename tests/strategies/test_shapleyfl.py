@@ -10,8 +10,8 @@ import torch
 from coterie.cli.run import prepare
 from coterie.server.app import initial_layout
 from coterie.strategies.evidence import Evidence
-from coterie.strategies.game import ServerGame, server_samples
-from coterie.strategies.registry import METHODS, parse_config, section_of
+from coterie.strategies.registry import method_of, parse_config, section_of
+from coterie.strategies.server_game import ServerGame, server_samples
 from coterie.strategies.shapleyfl import moved, shortened
 from coterie.tasks.models import WEIGHTS, build_network
 from coterie.tasks.training import evaluate
@@ -221,7 +221,7 @@ def test_the_state_comes_back(federate):
     run = federate(**GAME)
     config, settings = settings_of(run)
     saved = json.loads((run.path / "checkpoint" / "state.json").read_text())
-    method = METHODS["afedsv"](config, settings[section_of("afedsv")], initial_layout(config))
+    method = method_of("afedsv")(config, settings[section_of("afedsv")], initial_layout(config))
     method.load_state_dict({**saved, "arrays": run.model})
     assert method.contribution == run.events[-1]["contribution"] and method.last_round == 2
     evidence = Evidence()
@@ -281,7 +281,7 @@ def test_parts_that_stay_with_clients_are_not_moved(federate):
 def test_a_client_drawn_against_the_odds_does_not_move_the_model_alone(federate):
     run = federate(**GAME)
     config, settings = settings_of(run)
-    method = METHODS["afedsv-plus"](config, settings[section_of("afedsv-plus")], initial_layout(config))
+    method = method_of("afedsv-plus")(config, settings[section_of("afedsv-plus")], initial_layout(config))
     method.probability = {"0": 0.05, "1": 0.95, "2": 0.5, "3": 0.5}  # two clients in a round on average
     factors = method.factors(["0", "1", "2"], {"0": 0.4, "1": 0.3, "2": 0.2, "3": 0.1})
     not_empty = 1 - 0.95 * 0.05 * 0.5 * 0.5

@@ -9,11 +9,12 @@ from coterie.client.data import load_client_data
 from coterie.games.equilibrium import linear_pareto_front
 from coterie.games.preferences import even
 from coterie.server.app import initial_layout
-from coterie.strategies.ce import CE, largest_part
-from coterie.strategies.registry import METHODS, default_config, parse_config
+from coterie.strategies.registry import default_config, method_of, parse_config
+from coterie.strategies.spo.ce import CE, largest_part
+from coterie.strategies.spo.client import RaysOrder
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.errors import ConfigError, RunFailed
-from coterie.wire.messages import METRICS, MODEL, ORDER, TRAIN_RAYS, RaysOrder
+from coterie.wire.messages import METRICS, MODEL, ORDER
 from flwr.app import Error, Message
 
 GROUPS = {"0": {"0", "2"}, "1": {"1", "3"}, "2": {"0", "2"}, "3": {"1", "3"}}
@@ -40,15 +41,15 @@ LINEAR = {  # two groups of clients with the same coefficients and 30 training s
 
 def is_search(message: Message) -> bool:
     return (
-        message.metadata.message_type == TRAIN_RAYS
+        message.metadata.message_type == "train.rays"
         and RaysOrder.from_record(message.content.config_records[ORDER]).steps == 0
     )
 
 
-def method_of(run):
+def made(run):
     """The method as a restarted server has it."""
     config, settings = parse_config(json.loads((run.path / "config.json").read_text()))
-    method = METHODS[config.strategy](config, settings["spo"], initial_layout(config))
+    method = method_of(config.strategy)(config, settings["spo"], initial_layout(config))
     state = json.loads((run.path / "checkpoint" / "state.json").read_text())
     method.load_state_dict({**state, "arrays": run.model})
     return method
@@ -65,7 +66,7 @@ def samples_of(run, client, which):
 def test_front_preferences_collaborators_and_models(federate):
     """All that a run comes to, against exact regression on the clients' own samples."""
     run = federate(strategy="spo", **LINEAR)
-    hyper = method_of(run).hyper()
+    hyper = made(run).hyper()
     sets = [samples_of(run, client, "train") for client in GROUPS]
     grams = np.array([x.T @ x / len(x) for x, _ in sets])
     moments = np.array([x.T @ y / len(x) for x, y in sets])
@@ -91,7 +92,7 @@ def test_front_preferences_collaborators_and_models(federate):
         theta = np.append(model["classifier.weight"].ravel(), model["classifier.bias"])
         assert ((y - theta @ x.T) ** 2).mean() < 1.1 * best  # nearly as good as the exact model of the best of all sets
         np.testing.assert_allclose(
-            theta, method_of(run).made_for(method_of(run).preference(client))["classifier"], rtol=1e-5
+            theta, made(run).made_for(made(run).preference(client))["classifier"], rtol=1e-5
         )
     told = json.loads((run.path / "benefits.json").read_text())
     assert {name: set(others) for name, others in told["collaborators"].items()} == GROUPS
@@ -107,7 +108,7 @@ def subsets(client, number=4):
 
 def test_what_travels(federate):
     run = federate(strategy="spo", **{**LINEAR, "num-server-rounds": 2, "evaluate-every": 2, "local-epochs": 1})
-    rounds = [(n, m) for n, m in run.grid.sent if m.metadata.message_type == TRAIN_RAYS and not is_search(m)]
+    rounds = [(n, m) for n, m in run.grid.sent if m.metadata.message_type == "train.rays" and not is_search(m)]
     assert len(rounds) == 8  # one message per client and round, all rays in it
     for _, message in rounds:
         assert {k: v.shape for k, v in unpack(message.content.array_records[MODEL]).items()} == {"classifier": (16, 6)}
@@ -131,7 +132,7 @@ def test_equilibrium_and_one_training_per_coalition(federate):
             np.testing.assert_allclose(sent[client]["classifier"], mean, rtol=1e-5, atol=1e-7)
             assert run.events[29]["weights"][client] == pytest.approx(0.5)
     first = run.sent(26)
-    theta = method_of(run).made_for(even({0, 2}, 4))["classifier"]
+    theta = made(run).made_for(even({0, 2}, 4))["classifier"]
     np.testing.assert_allclose(first["0"]["classifier"], theta, rtol=1e-6)
     np.testing.assert_array_equal(first["0"]["classifier"], first["2"]["classifier"])
     assert np.abs(first["0"]["classifier"] - first["1"]["classifier"]).max() > 0.1
@@ -144,7 +145,7 @@ def test_axioms_are_checked_with_what_clients_measure(federate):
     run = federate(strategy="ce", **{**LINEAR, "num-server-rounds": 4, "spo.explore": 1.0, "evaluate-every": 4})
     asked = [(n, m, a) for (n, m), (_, a) in zip(run.grid.sent, run.grid.answered, strict=True) if is_search(m)]
     measured = {n: (m, a) for n, m, a in asked}  # the last question to each client
-    hyper = method_of(run).hyper()
+    hyper = made(run).hyper()
     for client, (message, answer) in measured.items():
         rows = unpack(message.content.array_records[MODEL])["classifier"]
         expected = hyper.models(np.array([even(s, 4) for s in subsets(int(client))]))["classifier"]
@@ -156,7 +157,7 @@ def test_axioms_are_checked_with_what_clients_measure(federate):
 
 def test_broken_axioms_are_named(federate, monkeypatch):
     """Everybody is put into one coalition, which is none that they want."""
-    monkeypatch.setattr("coterie.strategies.ce.collaboration_equilibrium", lambda wish, n: [_asked(wish, n)])
+    monkeypatch.setattr("coterie.strategies.spo.ce.collaboration_equilibrium", lambda wish, n: [_asked(wish, n)])
 
     def _asked(wish, n):
         for i in range(n):
@@ -219,7 +220,7 @@ def test_a_client_that_fails_in_the_search_is_named_and_stays_alone(strategy, ki
 @pytest.mark.parametrize("rows", [15, 17])
 def test_gradients_of_the_wrong_number_of_models_are_refused(rows, federate):
     def tamper(asked, answer, name):
-        if name == "2" and asked.metadata.message_type == TRAIN_RAYS and not is_search(asked):
+        if name == "2" and asked.metadata.message_type == "train.rays" and not is_search(asked):
             answer.content[MODEL] = pack({"classifier": np.zeros((rows, 6), np.float32)})
         return answer
 
@@ -254,7 +255,7 @@ def test_divergence_ends_the_run_and_keeps_the_last_good_state(federate, tmp_pat
 
 def test_clients_that_all_see_infinite_losses_are_not_blamed(federate):
     def tamper(asked, answer, name):
-        if asked.metadata.message_type == TRAIN_RAYS and asked.metadata.group_id == "2":
+        if asked.metadata.message_type == "train.rays" and asked.metadata.group_id == "2":
             answer.content[MODEL] = pack({"classifier": np.full((16, 6), np.nan, np.float32)})
         return answer
 
@@ -306,5 +307,5 @@ def _gradients(run):
     return [
         (n, a.content.array_records[MODEL])
         for (n, m), (_, a) in pairs
-        if m.metadata.message_type == TRAIN_RAYS and not is_search(m)
+        if m.metadata.message_type == "train.rays" and not is_search(m)
     ]

@@ -1,7 +1,7 @@
 """Methods, privacy and attacks at the same time."""
 
 import pytest
-from coterie.strategies.registry import METHODS
+from coterie.strategies.registry import BUILT_IN as METHODS
 
 SERVER = {name: {"server-data": "0.1"} for name, method in METHODS.items() if method.needs_server_data}
 

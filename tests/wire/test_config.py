@@ -4,7 +4,8 @@ import re
 
 import pytest
 from coterie.server.app import checked_config
-from coterie.strategies.registry import METHODS, SECTIONS, default_config, parse_config
+from coterie.strategies.registry import BUILT_IN as METHODS
+from coterie.strategies.registry import default_config, parse_config, sections
 from coterie.tasks.models import ModelError
 from coterie.tasks.samples import DataError
 from coterie.wire.config import RunConfig, choose, split_sections
@@ -94,7 +95,7 @@ def test_frozen():
 
 def test_defaults_come_back_as_they_are():
     config, settings = parse_config(default_config())
-    assert config == RunConfig() and set(settings) == set(SECTIONS)
+    assert config == RunConfig() and set(settings) == set(sections())
     flat = config.as_config()
     for name, group in settings.items():
         flat |= group.as_config(prefix=f"{name}.")
@@ -111,7 +112,7 @@ def test_all_strategies_of_the_documentation():
 def test_every_key_has_a_description_a_group_and_a_kebab_name():
     for name, field in RunConfig.model_fields.items():
         assert field.description and field.json_schema_extra["group"], name
-    for settings in SECTIONS.values():
+    for settings in sections().values():
         assert all(field.description for field in settings.model_fields.values())
     assert all(re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)?", key) for key in default_config())
 

@@ -16,23 +16,12 @@ import numpy as np
 import torch
 from coterie.games.coalitions import coalition_averages, coalition_scores
 from coterie.games.shapley import estimate, shapley_from_table
-from coterie.tasks.models import STATISTICS, Network
+from coterie.tasks.models import STATISTICS, Network, as_tensor
+from coterie.tasks.parts import weighted_sum
 from coterie.tasks.tensors import Vector, pieces
 from coterie.tasks.training import Samples, evaluate, features, outputs
-from coterie.wire.arrays import Parts
 
 Model = Mapping[str, Vector]
-
-
-def fill(network: Network, model: Model) -> None:
-    """Overwrite the parts that the model has."""
-    for part, vector in model.items():
-        for piece in pieces(vector.size):
-            network.parts[part][piece] = _tensor(vector[piece])
-
-
-def _tensor(values: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(values if values.flags.writeable else values.copy())  # torch warns of what is read-only
 
 
 def coalition_values(
@@ -60,9 +49,9 @@ def _score_of_average(network: Network, models: Sequence[Model], samples: Sample
             if part in models[0] and target.is_floating_point():  # counters do not matter here
                 for piece in pieces(target.numel()):
                     mean = target[piece]
-                    mean.copy_(_tensor(models[0][part][piece]))
+                    mean.copy_(as_tensor(models[0][part][piece]))
                     for model in models[1:]:
-                        mean.add_(_tensor(model[part][piece]).to(target.device))
+                        mean.add_(as_tensor(model[part][piece]).to(target.device))
                     mean.div_(len(models))
     if samples.regression:
         return evaluate(network, samples)["r2"]
@@ -110,18 +99,5 @@ def mix(network: Network, models: Sequence[Model], weights: np.ndarray) -> None:
     """Make the network the weighted mean of the models."""
     for part, first in models[0].items():
         for piece in pieces(first.size):
-            network.parts[part][piece] = torch.from_numpy(_mean([model[part][piece] for model in models], weights))
-
-
-def weighted_mean(models: Sequence[Parts], weights: np.ndarray) -> Parts:
-    return {part: _mean([model[part] for model in models], weights) for part in models[0]}
-
-
-def _mean(vectors: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """A convex mixture, so that running variances stay variances; counters are rounded to integers."""
-    dtype = vectors[0].dtype
-    total = np.zeros(vectors[0].shape, np.float64)
-    for weight, vector in zip(weights, vectors, strict=True):
-        if weight:
-            total += weight * vector
-    return (np.rint(total) if np.issubdtype(dtype, np.integer) else total).astype(dtype)
+            mean = weighted_sum([model[part][piece] for model in models], weights)
+            network.parts[part][piece] = torch.from_numpy(mean)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from coterie.client.coalition import weighted_mean
 from coterie.games.mixing import mixing_weights_from_outputs
 from coterie.tasks.models import Network
+from coterie.tasks.parts import weighted_sum
 from coterie.tasks.training import Samples, evaluate, outputs
 from coterie.wire.arrays import Parts
 
@@ -28,7 +28,7 @@ def best_mixture(network: Network, models: Sequence[Parts], samples: Samples) ->
         return np.ones(1)
 
     def loss(weights: np.ndarray) -> float:
-        network.load(weighted_mean(models, weights))
+        network.load(mixed(models, weights))
         value = evaluate(network, samples)["loss"]
         return value if np.isfinite(value) else np.inf
 
@@ -45,6 +45,11 @@ def best_mixture(network: Network, models: Sequence[Parts], samples: Samples) ->
             break
     weights = np.maximum(best, 0.0)
     return np.asarray(weights / weights.sum())
+
+
+def mixed(models: Sequence[Parts], weights: np.ndarray) -> Parts:
+    """The model with these shares of all of them, on the simplex: running variances stay variances."""
+    return {part: weighted_sum([model[part] for model in models], weights) for part in models[0]}
 
 
 def _by_outputs(network: Network, models: Sequence[Parts], samples: Samples) -> list[np.ndarray]:

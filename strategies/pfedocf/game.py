@@ -13,31 +13,29 @@ import numpy as np
 from coterie.games.formation import Coalition, Formation, Question, formation
 from coterie.games.overlap import LinearGame
 from coterie.strategies.federation import name_order
-from coterie.wire.config import Settings
-from pydantic import Field
+from coterie.strategies.method import MethodSettings, setting
+from coterie.wire.errors import Refused
 
 MIXED = ("overlapping", "disjoint", "grand-mixed")  # mechanisms whose personal models are mixtures
 SHOWN = 1000  # joins and refusals in an event line
 
 Answers = dict[int, Sequence[float]]
-Ask = Callable[[Mapping[int, list[Coalition]]], tuple[Answers, dict[int, str]]]  # -> answers, why others gave none
+Ask = Callable[[Mapping[int, list[Coalition]]], tuple[Answers, dict[int, Refused]]]  # -> answers, why others gave none
 
 
-class OCFSettings(Settings):
-    mechanism: Literal["overlapping", "disjoint", "grand", "grand-mixed", "local"] = Field(
+class OCFSettings(MethodSettings):
+    mechanism: Literal["overlapping", "disjoint", "grand", "grand-mixed", "local"] = setting(
         "overlapping",
-        description="Which coalitions: overlapping, at most one each, all in one (alone, or mixed with the own model), none.",
+        "Which coalitions: overlapping, at most one each, all in one (alone, or mixed with the own model), none.",
     )
-    game: Literal["auto", "closed", "measured"] = Field(
+    game: Literal["auto", "closed", "measured"] = setting(
         "auto",
-        description="Errors in closed form from least squares, or measured on validation samples; auto: closed for linear tasks.",
+        "Errors in closed form from least squares, or measured on validation samples; auto: closed for linear tasks.",
     )
-    cost: float = Field(
-        0.0, ge=0.0, description="What a coalition costs a client, in units of its error per training sample."
-    )
-    warmup: int = Field(1, ge=1, description="Measured game: rounds of training alone before it.")
-    candidates: int = Field(
-        10, ge=0, description="Measured game: how many coalitions a client looks at, nearest models first. 0: all."
+    cost: float = setting(0.0, "What a coalition costs a client, in units of its error per training sample.", ge=0.0)
+    warmup: int = setting(1, "Measured game: rounds of training alone before it.", ge=1)
+    candidates: int = setting(
+        10, "Measured game: how many coalitions a client looks at, nearest models first. 0: all.", ge=0
     )
 
 
@@ -47,7 +45,7 @@ class Played:
     errors: dict[Question, float]
     asked: dict[int, int] = field(default_factory=dict)  # client -> models that it was sent
     exchanges: int = 0
-    left: dict[int, str] = field(default_factory=dict)  # client -> why it is out
+    left: dict[int, Refused] = field(default_factory=dict)  # client -> why it is out
 
 
 def play(
@@ -82,7 +80,7 @@ def play(
             return played
 
 
-def _answer(questions: list[Question], ask: Ask, played: Played) -> dict[int, str]:
+def _answer(questions: list[Question], ask: Ask, played: Played) -> dict[int, Refused]:
     """Ask, and write the answers down; those who gave none."""
     wanted: dict[int, list[Coalition]] = {}
     for client, coalition in questions:

@@ -5,19 +5,45 @@ each; on validation samples with all losses and the gradient of the best model, 
 """
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 from coterie.client.participant import Participant
+from coterie.strategies.method import answers
 from coterie.tasks.gradients import Rows, training_gradients, validation_gradient
 from coterie.tasks.models import WEIGHTS, Network
-from coterie.wire.checks import checked_parts
+from coterie.wire.checks import Layout, Update, check_update, checked_parts, rows_of, vector_of
 from coterie.wire.errors import Refused
-from coterie.wire.messages import MODEL, RaysOrder, reply
-from flwr.app import ArrayRecord, RecordDict
+from coterie.wire.messages import MODEL, Order, reply
+from flwr.app import ArrayRecord, Message, RecordDict
 
 WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
 
 
+@dataclass(frozen=True)
+class RaysOrder(Order):
+    """Losses and gradients of the `rows` models that came along.
+
+    With `steps` above 0 on training samples, at most `samples` of them in each of so many steps of gradient descent, `step`
+    long: the reply has the sum of each model's gradients on its way, a row each. With 0 on validation samples: the gradient
+    of the best model only.
+    """
+
+    kind = "train.rays"
+    rows: int
+    steps: int
+    step: float
+    samples: int
+
+
+def check_rays(reply: Message, layout: Layout, parts: tuple[str, ...], models: int, gradients: int) -> Update:
+    """The losses of `models` models, and the gradients of so many of them, a row each."""
+    update = check_update(reply, rows_of(layout, gradients), parts)
+    vector_of(update.vectors, "losses", models)
+    return update
+
+
+@answers(RaysOrder)
 def losses_and_gradients(me: Participant, order: RaysOrder, records: RecordDict) -> RecordDict:
     started = time.process_time()
     network = me.network()

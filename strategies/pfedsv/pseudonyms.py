@@ -10,16 +10,18 @@ and must not learn the rest: the secret is drawn at random.
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class Pseudonyms:
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes = b"") -> None:
         self.secret = secret
 
-    @classmethod
-    def for_run(cls, seed: int, *, private: bool) -> "Pseudonyms":
-        return cls(secrets.token_bytes(32) if private else hashlib.sha256(f"pseudonyms {seed}".encode()).digest())
+    def begin(self, seed: int, *, private: bool) -> None:
+        """A secret for this run, unless it has one."""
+        if not self.secret:
+            public = hashlib.sha256(f"pseudonyms {seed}".encode()).digest()
+            self.secret = secrets.token_bytes(32) if private else public
 
     def of(self, other: str, *, told_to: str) -> str:
         text = f"{len(told_to)}:{told_to}{other}".encode()
@@ -29,3 +31,9 @@ class Pseudonyms:
         """Pseudonym -> client, in the order of the pseudonyms, which tells nothing about who they are."""
         names = {self.of(other, told_to=told_to): other for other in others if other != told_to}
         return dict(sorted(names.items()))
+
+    def state_dict(self) -> dict[str, str]:
+        return {"secret": self.secret.hex()}
+
+    def load_state_dict(self, state: Mapping[str, str]) -> None:
+        self.secret = bytes.fromhex(state["secret"])

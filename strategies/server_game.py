@@ -6,36 +6,37 @@ A player is a client that answered well in this round. All coalitions that an es
 first, with a dry run, and evaluated together (tasks/coalition_models.py).
 """
 
+import logging
 import os
 from collections.abc import Callable, Sequence
-from logging import WARNING
 from typing import Literal
 
 import numpy as np
 import torch
 from coterie.games.shapley import Estimate, estimate
+from coterie.strategies.method import MethodSettings, setting
 from coterie.tasks.coalition_models import CoalitionModels
 from coterie.tasks.explained import explained
 from coterie.tasks.resolve import network_of, spec_of
 from coterie.tasks.server_data import load_server_data
 from coterie.tasks.training import Samples, chosen_samples
 from coterie.wire.arrays import Parts
-from coterie.wire.config import RunConfig, Settings
+from coterie.wire.config import RunConfig
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.randomness import derive_seed
-from flwr.common import log
-from pydantic import Field
+
+log = logging.getLogger(__name__)
 
 INDIFFERENT = ("auto", "exact", "dmc", "cc")  # their differences do not depend on U(nobody) and U(all): never evaluated
 
 
-class GameSettings(Settings):
-    estimator: Literal["auto", "exact", "mc", "tmc", "dmc", "cc"] = Field(
-        "auto", description="How Shapley values are found; auto: exact within the budget, else cc."
+class GameSettings(MethodSettings):
+    estimator: Literal["auto", "exact", "mc", "tmc", "dmc", "cc"] = setting(
+        "auto", "How Shapley values are found; auto: exact within the budget, else cc."
     )
-    budget: int = Field(1024, ge=1, description="Most coalition models to evaluate in a round.")
-    metric: Literal["auto", "accuracy", "balanced-accuracy", "loss"] = Field(
-        "auto", description="What a coalition's model is worth; auto: accuracy, for regression the negative loss."
+    budget: int = setting(1024, "Most coalition models to evaluate in a round.", ge=1)
+    metric: Literal["auto", "accuracy", "balanced-accuracy", "loss"] = setting(
+        "auto", "What a coalition's model is worth; auto: accuracy, for regression the negative loss."
     )
 
 
@@ -55,7 +56,7 @@ class ServerGame:
         missing = set() if samples.regression else set(range(spec.num_outputs)) - set(samples.y.tolist())
         self.all_classes = not (samples.regression or missing)
         if missing:
-            log(WARNING, "server-data has no sample of label %s: suspects are found by their worth alone", min(missing))
+            log.warning("server-data has no sample of label %s: suspects are found by their worth alone", min(missing))
 
     def play(self, base: Parts, thetas: Sequence[Parts], rng_seed: int, step: float = 1.0) -> Estimate | None:
         """The Shapley values of the models `thetas` that started from `base`; None for fewer than two."""

@@ -5,56 +5,47 @@ first layer are vectors learned for the clients. It never leaves the server: a c
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from coterie.games.preferences import even
-from coterie.strategies.base import Method
-from coterie.strategies.game import server_device
+from coterie.strategies.method import Method, MethodSettings, setting
+from coterie.strategies.server_game import server_device
 from coterie.tasks.hypernetwork import Diverged, Hypernetwork
 from coterie.tasks.models import WEIGHTS
 from coterie.tasks.resolve import network_of
 from coterie.wire.arrays import Parts
-from coterie.wire.config import Settings
 from coterie.wire.errors import RunFailed
 from coterie.wire.randomness import derive_seed
-from pydantic import Field
 
 STEPS = "Steps that it takes with what the clients of a round say."
 
 
-class HypernetworkSettings(Settings):
-    hidden: int = Field(100, ge=1, description="Width of the hypernetwork.")
-    layers: int = Field(2, ge=1, le=3, description="Its hidden layers.")
-    chunk: int = Field(16384, ge=1, description="Most numbers that one of its heads makes at once.")
-    server_steps: int = Field(20, ge=1, description=STEPS)
-    rate: float = Field(0.01, gt=0.0, description="Length of these steps.")
+class HypernetworkSettings(MethodSettings):
+    hidden: int = setting(100, "Width of the hypernetwork.", ge=1)
+    layers: int = setting(2, "Its hidden layers.", ge=1, le=3)
+    chunk: int = setting(16384, "Most numbers that one of its heads makes at once.", ge=1)
+    server_steps: int = setting(20, STEPS, ge=1)
+    rate: float = setting(0.01, "Length of these steps.", gt=0.0)
 
 
 class HypernetworkMethod(Method):
     kinds = ("personal",)
+    saved: ClassVar[tuple[str, ...]] = ("roster", "hypernetwork")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.roster: list[str] = []  # who stands behind the places of d
-        self.hypernetwork: Hypernetwork | None = None
+        self.hypernetwork = LateHypernetwork(self)
 
     def begin(self) -> None:
         torch.set_num_threads(self.config.threads)  # the same numbers, whoever else works in this process
         if not self.roster:
             self.roster = self.federation.clients
-        self.hyper()
 
     def hyper(self) -> Hypernetwork:
-        if self.hypernetwork is None:
-            c, s = self.config, self.settings
-            network = network_of(c, group_norm=self.layout.group_norm, device=server_device(c.device))
-            seed = derive_seed(c.seed, "hypernetwork")
-            self.hypernetwork = Hypernetwork(
-                network, len(self.roster), hidden=s.hidden, layers=s.layers, chunk=s.chunk, seed=seed
-            )
-        return self.hypernetwork
+        return self.hypernetwork.made()
 
     def uploads(self) -> tuple[str, ...]:
         return tuple(part for part in WEIGHTS if part in self.layout.parts)
@@ -100,14 +91,30 @@ class HypernetworkMethod(Method):
             "The state of the last good round is in the checkpoint"
         )
 
+
+class LateHypernetwork:
+    """A method's hypernetwork, made when it is known who takes part."""
+
+    def __init__(self, method: HypernetworkMethod) -> None:
+        self.method = method
+        self.network: Hypernetwork | None = None
+
+    def made(self) -> Hypernetwork:
+        if self.network is None:
+            c, s, layout = self.method.config, self.method.settings, self.method.layout
+            target = network_of(c, group_norm=layout.group_norm, device=server_device(c.device))
+            self.network = Hypernetwork(
+                target,
+                len(self.method.roster),
+                hidden=s.hidden,
+                layers=s.layers,
+                chunk=s.chunk,
+                seed=derive_seed(c.seed, "hypernetwork"),
+            )
+        return self.network
+
     def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        state["arrays"]["hypernetwork"] = self.hyper().state()
-        state["values"] = {"roster": list(self.roster), "steps": self.hyper().taken}
-        return state
+        return {"numbers": self.made().state(), "steps": self.made().taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        values = state["values"]
-        self.roster = list(values["roster"])
-        self.hyper().load(np.asarray(state["arrays"]["hypernetwork"]), values["steps"])
+        self.made().load(state["numbers"], state["steps"])

@@ -9,23 +9,27 @@ For a linear task the own model is the least squares estimate, and that is all a
 import time
 
 import numpy as np
-from coterie.client.coalition import weighted_mean
-from coterie.client.mixing import best_mixture
 from coterie.client.participant import Participant, received_parts
 from coterie.client.privacy import with_noise
 from coterie.client.store import OWN
+from coterie.client.testing import personal_metrics
 from coterie.client.training import train_and_upload
-from coterie.tasks.models import WEIGHTS, Network
+from coterie.strategies.method import answers
+from coterie.strategies.pfedocf.mixing import best_mixture, mixed
+from coterie.strategies.pfedocf.orders import CoalitionOrder, ErrorsOrder, MixOrder
+from coterie.tasks.models import Network
+from coterie.tasks.parts import stacked
 from coterie.tasks.training import Samples, evaluate
 from coterie.wire.arrays import Parts
 from coterie.wire.checks import checked_parts
 from coterie.wire.errors import ConfigError, Refused
-from coterie.wire.messages import OTHERS, CoalitionOrder, MixOrder, TrainOrder, reply
+from coterie.wire.messages import OTHERS, TrainOrder, reply
 from flwr.app import ArrayRecord, RecordDict
 
 WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
 
 
+@answers(CoalitionOrder)
 def train(me: Participant, order: CoalitionOrder, records: RecordDict) -> RecordDict:
     if order.estimate:
         return estimate(me, order)
@@ -38,7 +42,7 @@ def train(me: Participant, order: CoalitionOrder, records: RecordDict) -> Record
     rows = received_rows(records, network, order.rows)
     network.load(own_model(me, order, records, network))
     parts = tuple(network.parts)
-    training = TrainOrder(order.round, ("+".join(WEIGHTS),), (order.epochs,), upload=parts)
+    training = TrainOrder(order.round, upload=parts)
     metrics, upload = train_and_upload(me, training, network)
     me.store.keep(order.round, network.dump())
     uploads = [_copied(upload)] if order.upload_own else []
@@ -50,8 +54,7 @@ def train(me: Participant, order: CoalitionOrder, records: RecordDict) -> Record
         uploads.append(_copied(upload))
         metrics |= {name: metrics[name] + more[name] for name in ("steps", "cpu-seconds")}
         metrics |= {name: more[name] for name in ("epsilon",) if name in more}
-    stacked = {part: np.stack([one[part] for one in uploads]) for part in parts} if uploads else None
-    return reply(metrics, stacked)
+    return reply(metrics, stacked(uploads) if uploads else None)
 
 
 def _copied(parts: Parts) -> Parts:
@@ -103,7 +106,8 @@ def estimate(me: Participant, order: CoalitionOrder) -> RecordDict:
     return reply(metrics, {part: value[None] for part, value in upload.items()})
 
 
-def errors(me: Participant, order: MixOrder, records: RecordDict) -> RecordDict:
+@answers(ErrorsOrder)
+def errors(me: Participant, order: ErrorsOrder, records: RecordDict) -> RecordDict:
     """The validation loss of every model that came along."""
     validation = me.validation_samples()
     if not len(validation):
@@ -121,6 +125,7 @@ def usable_loss(network: Network, samples: Samples) -> float:
     return min(loss, WORST) if np.isfinite(loss) else WORST
 
 
+@answers(MixOrder)
 def mix(me: Participant, order: MixOrder, records: RecordDict) -> RecordDict:
     """Make the personal model, test it and write it down."""
     network = me.network()
@@ -130,13 +135,8 @@ def mix(me: Participant, order: MixOrder, records: RecordDict) -> RecordDict:
     weights = np.eye(len(models))[-1]
     if order.mixed and len(validation):
         weights = best_mixture(network, models, validation)
-    network.load(weighted_mean(models, weights))
-    samples = me.test_samples()
-    metrics: dict[str, float | list[float]] = {"num-samples": len(samples), "mixing": weights.tolist()}
-    if len(samples):
-        metrics |= {f"personal.{name}": value for name, value in evaluate(network, samples).items()}
-    me.save_model(network)
-    return reply(metrics)
+    network.load(mixed(models, weights))
+    return reply({"mixing": weights.tolist(), **personal_metrics(me, network)})
 
 
 def received_rows(records: RecordDict, network: Network, rows: int) -> list[Parts]:

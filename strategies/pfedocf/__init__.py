@@ -11,47 +11,43 @@ nothing has to be measured: clients send least squares estimates and how many sa
 in closed form (games/overlap.py), and one round is all.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
-from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
 from coterie.games.formation import Coalition, Formation
 from coterie.games.overlap import coalitions_of, form
-from coterie.strategies.base import Method
-from coterie.strategies.coalition_game import MIXED, Nearest, OCFSettings, Played, estimated_game, in_words, play
-from coterie.strategies.fedavg import average, sample_weights
+from coterie.strategies.fedavg import by_name, sample_weights
 from coterie.strategies.federation import name_order
+from coterie.strategies.findings import Finding
+from coterie.strategies.method import Method
+from coterie.strategies.pfedocf import client as client_half
+from coterie.strategies.pfedocf.game import MIXED, Nearest, OCFSettings, Played, estimated_game, in_words, play
+from coterie.strategies.pfedocf.orders import CoalitionOrder, ErrorsOrder, MixOrder, check_errors, check_mixture
+from coterie.strategies.rounds import Round
 from coterie.tasks.models import STATISTICS, WEIGHTS
-from coterie.wire.arrays import Parts, pack
-from coterie.wire.checks import Update, check_errors, check_mixture, check_update, rows_of
-from coterie.wire.errors import ConfigError, Refused, RunFailed
-from coterie.wire.messages import (
-    EVALUATE,
-    EVALUATE_MIX,
-    OTHERS,
-    QUERY_ERRORS,
-    TRAIN_COALITIONS,
-    CoalitionOrder,
-    EvaluateOrder,
-    MixOrder,
-    content,
-)
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.common import log
+from coterie.tasks.parts import average, stacked
+from coterie.wire.arrays import Parts
+from coterie.wire.checks import Update, check_update, rows_of
+from coterie.wire.errors import Absent, ConfigError, Refused, RunFailed
+from coterie.wire.messages import EvaluateOrder, Sent
+from flwr.app import Message
+
+log = logging.getLogger(__name__)
 
 
 class PFedOCF(Method):
     name = "pfedocf"
     section = "ocf"
-    settings_class = OCFSettings
-    train_type = TRAIN_COALITIONS
+    Settings = OCFSettings
+    private = ("dp-sgd", "weights")
     kinds = ("personal",)
+    saved = ("own", "samples", "alone", "coalitions", "models", "mixing", "lost", "trained")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.closed = self._is_closed()
-        self.evaluate_type = EVALUATE if self.closed else EVALUATE_MIX
         self.own: dict[str, Parts] = {}  # the own model that each client uploaded last
         self.samples: dict[str, int] = {}
         self.alone: dict[str, float] = {}  # error of its own model
@@ -89,7 +85,7 @@ class PFedOCF(Method):
                     f"error of least squares is finite only with at least {features + 2}; give it more, lower test-fraction and "
                     "validation-fraction, or set ocf.game to 'measured'"
                 )
-            log(INFO, "closed form: estimates are final after one round, num-server-rounds does not matter")
+            log.info("closed form: estimates are final after one round, num-server-rounds does not matter")
             self.num_rounds = 1
         elif self.settings.mechanism in MIXED and not any(hello.num_validation for hello in hellos.values()):
             raise RunFailed(
@@ -97,10 +93,25 @@ class PFedOCF(Method):
                 "measures errors on them; raise it, or take fewer clients"
             )
 
-    # Training: the own model, then those of the coalitions.
+    def round(self, round: Round) -> None:
+        first = self.before_game(round.number)
+        updates = round.train(lambda clients: (self.train_order(client, round) for client in clients))
+        for client, update in updates.items():
+            self.samples[client] = update.num_samples
+            self.trained[client] = round.number
+        self.lost = (self.lost | round.missed) - set(updates)
+        if not first:
+            return self.average_coalitions(updates)
+        for client, update in updates.items():
+            self.own[client] = {part: rows[0] for part, rows in update.parts.items()}
+            if "validation-loss" in update.metrics:
+                self.alone[client] = update.metrics["validation-loss"]
+        if self.closed:
+            self.play_closed(round, updates)
+        elif round.number == self.settings.warmup:
+            self.play(round)
 
-    def uploads(self) -> tuple[str, ...]:
-        return tuple(self.layout.parts)
+    # Training: the own model, then those of the coalitions.
 
     def before_game(self, server_round: int) -> bool:
         return self.closed or server_round <= self.settings.warmup
@@ -113,51 +124,33 @@ class PFedOCF(Method):
         """The coalitions that this client is in."""
         return [i for i, members in enumerate(self.coalitions) if client in members]
 
-    def train_content(self, client: str, server_round: int) -> RecordDict:
-        first = self.before_game(server_round)
+    def train_order(self, client: str, round: Round) -> Sent:
+        first = self.before_game(round.number)
         rows = [] if first else self.of(client)
-        again = self.own[client] if client in self.lost and client in self.own else None  # in case it lost its own
         order = CoalitionOrder(
-            server_round,
-            self.config.local_epochs,
+            round.number,
             len(rows),
             upload_own=first,
             estimate=self.closed,
             continues=self.trained.get(client, 0),
         )
-        return content(order, pack(again) if again else None, **self.stacked(rows))
+        again = self.own.get(client) if client in self.lost | round.missed else None  # in case it lost its own
+        return Sent(order, again, self.stacked(rows))
 
-    def stacked(self, rows: Sequence[int]) -> dict[str, ArrayRecord]:
+    def stacked(self, rows: Sequence[int]) -> Parts | None:
         """The models of these coalitions as they travel."""
-        return {OTHERS: stack([self.models[i] for i in rows])} if rows else {}
+        return stacked([self.models[i] for i in rows]) if rows else None
 
     def check_update(self, client: str, reply: Message) -> Update:
-        first = self.before_game(self.event["round"])
-        rows = 1 if first else len(self.of(client))
+        rows = 1 if self.before_game(self.last_round + 1) else len(self.of(client))
         update = check_update(reply, rows_of(self.layout, rows), self.uploads() if rows else ())
         features = self.layout.classifier_shape[1]
         if self.closed and update.num_samples <= features + 1:
             raise Refused(f"num-samples: {update.num_samples} for an estimate of {features} coefficients")
         return update
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        result = super().aggregate_train(server_round, replies)
-        self.lost |= set(self.event["left-out"])
-        return result
-
-    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
-        for client, update in updates.items():
-            self.samples[client] = update.num_samples
-            self.trained[client] = server_round
-        self.lost -= set(updates)
-        if self.before_game(server_round):
-            for client, update in updates.items():
-                self.own[client] = {part: rows[0] for part, rows in update.parts.items()}
-                if "validation-loss" in update.metrics:
-                    self.alone[client] = update.metrics["validation-loss"]
-            return self.play_closed(updates) if self.closed else {}
+    def average_coalitions(self, updates: Mapping[str, Update]) -> None:
+        """Each coalition's model by FedAvg."""
         for i, members in enumerate(self.coalitions):
             trained = {client: updates[client] for client in members if client in updates}
             rows = [
@@ -166,11 +159,11 @@ class PFedOCF(Method):
             ]
             if rows:
                 self.models[i] = self.models[i] | average(rows, sample_weights(trained.values()))
-        return {}
 
     # The game.
 
-    def play_closed(self, updates: Mapping[str, Update]) -> dict[str, Any]:
+    def play_closed(self, round: Round, updates: Mapping[str, Update]) -> None:
+        """From least squares estimates: errors and weights follow without asking anybody."""
         clients = sorted(updates, key=name_order)
         features = self.layout.classifier_shape[1]
         counts = np.array([updates[client].num_samples for client in clients], dtype=float)
@@ -186,8 +179,8 @@ class PFedOCF(Method):
             mine = coalitions_of(i, [frozenset(map(clients.index, members)) for members in self.coalitions])
             weights = game.mixing_weights(i, mine) if mechanism in MIXED else np.eye(len(mine))[-1]
             self.mixing[client] = weights.tolist()
-        local = dict(zip(clients, np.round(game.local_errors, 6).tolist(), strict=True))
-        return {"expected-error-alone": local, **self.describe(clients, found)}
+        round.tell(expected_error_alone=by_name(clients, np.round(game.local_errors, 6)))
+        self.describe(round, clients, found)
 
     def given_coalitions(self, clients: int) -> Formation | None:
         """For mechanisms without a game."""
@@ -196,57 +189,58 @@ class PFedOCF(Method):
         everybody = frozenset(range(clients))
         return Formation([everybody] if self.settings.mechanism.startswith("grand") else [])
 
-    def after_train(self, server_round: int, clients: list[str], timeout: float) -> None:
-        if self.closed or server_round != self.settings.warmup:
-            return
+    def play(self, round: Round) -> None:
+        """With errors that the clients measure."""
         names = sorted(self.own, key=name_order)
         if (given := self.given_coalitions(len(names))) is not None:
             self.settle(names, given)
-            self.event |= self.describe(names, given)
-            return
-        played = self.play_measured(names, server_round, timeout)
+            return self.describe(round, names, given)
+        played = self.play_measured(names, round)
         self.settle(names, played.formation)
-        for i, reason in played.left.items():
-            log(WARNING, "round %d: client %s leaves the game: %s", server_round, names[i], reason)
-        self.event |= self.describe(names, played.formation) | {
-            "exchanges": played.exchanges,
-            "models-sent": {names[i]: number for i, number in played.asked.items()},
-            "left-game": {names[i]: reason for i, reason in played.left.items()},
-        }
+        for i, error in played.left.items():
+            log.warning("round %d: client %s leaves the game: %s", round.number, names[i], error)
+        self.describe(round, names, played.formation)
+        round.tell(
+            exchanges=played.exchanges,
+            models_sent={names[i]: number for i, number in played.asked.items()},
+            left_game={names[i]: str(error) for i, error in played.left.items()},
+        )
 
-    def play_measured(self, names: list[str], server_round: int, timeout: float) -> Played:
+    def play_measured(self, names: list[str], round: Round) -> Played:
         """The clients with validation samples play; their answers come over the wire."""
         counts = np.array([self.samples[name] for name in names], dtype=float)
         vectors = np.stack([self.vector(name) for name in names])
         nearest = Nearest(vectors, np.maximum(counts, 1e-9), self.settings.candidates or len(names))
         alone = {i: self.alone[name] for i, name in enumerate(names) if name in self.alone}
 
-        def ask(wanted: Mapping[int, list[Coalition]]) -> tuple[dict[int, Sequence[float]], dict[int, str]]:
+        def ask(wanted: Mapping[int, list[Coalition]]) -> tuple[dict[int, Sequence[float]], dict[int, Refused]]:
             told = {names[i]: [[names[m] for m in c] for c in coalitions] for i, coalitions in wanted.items()}
-            answers, failed = self.ask(told, server_round, timeout)
+            answers, failed = self.ask(told, round)
             return {names.index(n): e for n, e in answers.items()}, {names.index(n): r for n, r in failed.items()}
 
         prices = self.settings.cost * counts
         return play(alone, ask, prices, nearest, disjoint=self.settings.mechanism == "disjoint")
 
     def ask(
-        self, wanted: Mapping[str, Sequence[Sequence[str]]], server_round: int, timeout: float
-    ) -> tuple[dict[str, Sequence[float]], dict[str, str]]:
+        self, wanted: Mapping[str, Sequence[Sequence[str]]], round: Round
+    ) -> tuple[dict[str, Sequence[float]], dict[str, Refused]]:
         """Every client's errors under the models of these coalitions, and why some clients gave none."""
-        gone = {name: "not connected" for name in wanted if name not in self.federation.clients}
-        present = [name for name in wanted if name not in gone]
+        present = [name for name in wanted if name in self.federation.clients]
+        gone: dict[str, Refused] = {name: Absent("not connected") for name in wanted if name not in present}
         most = max(len(coalitions) for coalitions in wanted.values())
-        size = most * sum(part.nbytes for part in self.layout.parts.values())
 
-        def question(client: str, server_round: int) -> RecordDict:
-            models = [self.mean(members) for members in wanted[client]]
-            return content(MixOrder(server_round, len(models)), **{OTHERS: stack(models)})
+        def questions(clients: list[str]) -> Iterable[Sent]:
+            for client in clients:
+                models = [self.mean(members) for members in wanted[client]]
+                yield Sent(ErrorsOrder(round.number, len(models)), others=stacked(models))
 
-        replies, silent, sizes = self._in_waves(QUERY_ERRORS, present, question, server_round, size, timeout)
-        answers, refused = self._sort_out(replies, lambda client, reply: check_errors(reply, len(wanted[client])))
-        for client, number in sizes.items():
-            self.event["bytes-down"][client] = self.event["bytes-down"].get(client, 0) + number
-        return {name: errors.tolist() for name, errors in answers.items()}, gone | silent | refused
+        answers, failed = round.ask(
+            present,
+            questions,
+            lambda client, reply: check_errors(reply, len(wanted[client])),
+            size=most * sum(part.nbytes for part in self.layout.parts.values()),
+        )
+        return {name: errors.tolist() for name, errors in answers.items()}, gone | failed
 
     def mean(self, members: Sequence[str]) -> Parts:
         """The model of a coalition: the mean of its members' own models by their samples."""
@@ -261,17 +255,23 @@ class PFedOCF(Method):
         self.coalitions = sorted(chosen, key=lambda members: [name_order(member) for member in members])
         self.models = [self.mean(members) for members in self.coalitions]
 
-    def describe(self, names: Sequence[str], found: Formation) -> dict[str, Any]:
-        return {"coalitions": self.named_coalitions(), **in_words(names, found)}
+    def describe(self, round: Round, names: Sequence[str], found: Formation) -> None:
+        round.tell(coalitions=self.named_coalitions(), **in_words(names, found))
 
-    # Tests, and what the server keeps.
+    # What the clients do, how they are tested, what was found out.
 
-    def evaluate_content(self, client: str, server_round: int) -> RecordDict:
-        if self.closed:
-            return content(EvaluateOrder(server_round, self.kinds), pack(self.personal(client)))
-        rows = self.of(client)
-        order = MixOrder(server_round, len(rows), mixed=self.settings.mechanism in MIXED)
-        return content(order, **self.stacked(rows))
+    train = staticmethod(client_half.train)
+    errors = staticmethod(client_half.errors)
+    mix = staticmethod(client_half.mix)
+
+    def test_orders(self, round: Round, clients: list[str]) -> Iterable[Sent]:
+        for client in clients:
+            rows = self.of(client)
+            if self.closed:
+                yield Sent(EvaluateOrder(round.number, self.kinds), self.personal(client))
+            else:
+                order = MixOrder(round.number, len(rows), mixed=self.settings.mechanism in MIXED)
+                yield Sent(order, others=self.stacked(rows))
 
     def personal(self, client: str) -> Parts:
         """Closed form: the mixture, made by the server, which has all that is mixed."""
@@ -287,10 +287,8 @@ class PFedOCF(Method):
         self.mixing[client] = weights.tolist()
         return tested
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
-        record = super().aggregate_evaluate(server_round, replies)
-        self.event["mixing"] = self.shares()
-        return record
+    def tested(self, round: Round) -> None:
+        round.tell(mixing=self.shares())
 
     def vector(self, client: str) -> np.ndarray:
         """How far training moved a client's own model, as one vector; for estimates, the estimate."""
@@ -299,19 +297,18 @@ class PFedOCF(Method):
             [(self.own[client][p] - start[p]).astype(float) for p in WEIGHTS if p in self.layout.parts]
         )
 
-    def matrices(self) -> dict[str, tuple[list[str], np.ndarray]]:
-        """Cosines between the clients' models."""
+    def findings(self) -> list[Finding]:
+        """Coalitions, what personal models are mixed of, cosines between the clients' models, and where these stand."""
         clients = sorted(self.own, key=name_order)
         vectors = np.stack([self.vector(client) for client in clients])
         lengths = np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)
-        return {"similarity": (clients, vectors @ vectors.T / np.outer(lengths, lengths))}
-
-    def grouping(self) -> dict[str, Any]:
-        return {
-            "coalitions": self.named_coalitions(),
-            "mixing": self.shares(),
-            "vectors": {client: self.vector(client) for client in sorted(self.own, key=name_order)},
-        }
+        places = dict(zip(clients, plane(vectors).tolist(), strict=True))
+        return [
+            Finding("coalitions", "groups", self.coalitions),
+            Finding("mixing", "shares", self.shares()),
+            Finding.pairs("similarity", clients, vectors @ vectors.T / np.outer(lengths, lengths)),
+            Finding("places", "places", places),
+        ]
 
     def named_coalitions(self) -> dict[str, list[str]]:
         return {str(i): members for i, members in enumerate(self.coalitions)}
@@ -324,37 +321,12 @@ class PFedOCF(Method):
             if len(weights) == 1 + len(self.of(client))
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        clients = list(self.own)
-        state["values"] = {
-            "clients": clients,
-            "samples": self.samples,
-            "alone": self.alone,
-            "coalitions": self.coalitions,
-            "mixing": self.mixing,
-            "lost": sorted(self.lost),
-            "trained": self.trained,
-        }
-        for part in self.layout.parts:
-            if clients:
-                state["arrays"][f"own.{part}"] = np.stack([self.own[client][part] for client in clients])
-            if self.models:
-                state["arrays"][f"coalition.{part}"] = np.stack([model[part] for model in self.models])
-        return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        values, arrays = state["values"], state["arrays"]
-        self.samples, self.alone, self.coalitions = values["samples"], values["alone"], values["coalitions"]
-        self.mixing, self.lost, self.trained = values["mixing"], set(values["lost"]), values["trained"]
-        parts = self.layout.parts
-        for i, client in enumerate(values["clients"]):
-            self.own[client] = {part: np.asarray(arrays[f"own.{part}"][i]) for part in parts}
-        self.models = [
-            {part: np.asarray(arrays[f"coalition.{part}"][i]) for part in parts} for i in range(len(self.coalitions))
-        ]
-
-
-def stack(models: Sequence[Parts]) -> ArrayRecord:
-    return pack({part: np.stack([model[part] for model in models]) for part in models[0]})
+def plane(vectors: np.ndarray) -> np.ndarray:
+    """The plane in which the vectors differ most (principal components), (vectors, 2)."""
+    centred = vectors - vectors.mean(axis=0)
+    products = centred @ centred.T
+    values, directions = np.linalg.eigh(products)
+    largest = np.argsort(values)[::-1][:2]
+    found = directions[:, largest] * np.sqrt(np.maximum(values[largest], 0.0))
+    return np.hstack([found, np.zeros((len(vectors), 2 - found.shape[1]))])

@@ -1,6 +1,6 @@
 """pFedSV on the client (Wu et al. 2022, arXiv:2202.02502): the personal model from the own one and those of a few others.
 
-    SV          Shapley values of the downloaded models and the own one (client/coalition.py)
+    SV          Shapley values of the downloaded models and the own one (game.py)
     relevance   phi_j <- alpha phi_j + (1 - alpha) SV_j                                   what is remembered of the others
     model       sum_j w_j theta_j,   w_j ~ max(SV_j, 0) / |theta_j - own theta at the start of the round|
 
@@ -14,17 +14,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from coterie.client.coalition import Model, coalition_values, distance, fill, mix
 from coterie.client.participant import Participant, received_parts
 from coterie.client.store import OWN, Note
+from coterie.client.testing import personal_metrics
 from coterie.games.relevance import aggregation_weights, choose_collaborators, update_relevance
+from coterie.strategies.method import answers
+from coterie.strategies.pfedsv.game import Model, coalition_values, distance, mix
+from coterie.strategies.pfedsv.orders import DeliverOrder, Judgement, PersonalizeOrder
 from coterie.tasks.models import Network
 from coterie.tasks.tensors import pieces
-from coterie.tasks.training import evaluate
 from coterie.wire.arrays import Parts
 from coterie.wire.checks import readable_parts
 from coterie.wire.errors import Refused
-from coterie.wire.messages import OTHERS, DeliverOrder, Judgement, PersonalizeOrder, reply
+from coterie.wire.messages import OTHERS, reply
 from flwr.app import ArrayRecord, RecordDict
 
 TOPIC = "pfedsv"
@@ -39,6 +41,7 @@ class Memory:
     held: list[str] = field(default_factory=list)  # the models that it has, as the store knows them
 
 
+@answers(DeliverOrder)
 def deliver(me: Participant, order: DeliverOrder, records: RecordDict) -> RecordDict:
     """Keep a model for the game to come. It must look like the own one, so that no network is needed here."""
     key = key_of(order.name, order.version)
@@ -55,6 +58,7 @@ def key_of(name: str, version: int) -> str:
     return f"{name}-{version}"
 
 
+@answers(PersonalizeOrder)
 def personalize(me: Participant, order: PersonalizeOrder, records: RecordDict) -> RecordDict:
     """Do what the order says; the answer to it."""
     validation = me.validation_samples()
@@ -67,7 +71,7 @@ def personalize(me: Participant, order: PersonalizeOrder, records: RecordDict) -
     memory = load_memory(me, order.round)
     others, problems = usable_models(me, order, records, network)
 
-    fill(network, own | shared)
+    network.fill(own | shared)
     models = [{part: own[part] for part in order.parts}, *others.values()]
     values = coalition_values(network, models, validation, me.rng("coalition", order.round))
     weights = aggregation_weights(values, [distance(model, start) for model in models], own=0)
@@ -87,7 +91,7 @@ def personalize(me: Participant, order: PersonalizeOrder, records: RecordDict) -
         "relevance": [memory.relevance[name] for name in known],
     }
     if order.evaluate:
-        metrics |= tested(me, network)
+        metrics |= personal_metrics(me, network)
     wishes = choose(memory, order, me.rng("wishes", order.round))
     judgement = Judgement(tuple(names), tuple(problems), tuple(problems.values()), known, wishes)
     return reply(metrics, record=judgement)
@@ -149,16 +153,6 @@ def choose(memory: Memory, order: PersonalizeOrder, rng: np.random.Generator) ->
     seen = [True, *[name in memory.relevance for name in order.roster]]
     chosen = choose_collaborators(scores, seen, own=0, k=order.top_k, rng=rng)
     return tuple(order.roster[i - 1] for i in chosen)
-
-
-def tested(me: Participant, network: Network) -> dict[str, float]:
-    """Test the personal model, and write it down as the model that this client would use."""
-    samples = me.test_samples()
-    metrics: dict[str, float] = {"num-samples": len(samples)}
-    if len(samples):
-        metrics |= {f"personal.{name}": value for name, value in evaluate(network, samples).items()}
-    me.save_model(network)
-    return metrics
 
 
 def load_memory(me: Participant, before_round: int) -> Memory:

@@ -11,9 +11,9 @@ for equal preferences among any part of C with i in it, and of those that the se
 """
 
 import itertools
+import logging
 import math
-from collections.abc import Mapping
-from logging import WARNING
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,15 +25,18 @@ from coterie.games.equilibrium import (
     collaborators_from_weights,
 )
 from coterie.games.preferences import even
-from coterie.strategies.fedavg import average, sample_weights
+from coterie.strategies.fedavg import by_name, sample_weights
+from coterie.strategies.findings import Finding
+from coterie.strategies.rounds import Round, in_words
 from coterie.strategies.spo import SPO
-from coterie.tasks.models import STATISTICS, WEIGHTS
-from coterie.wire.arrays import Parts, pack
-from coterie.wire.checks import Update, check_update
-from coterie.wire.messages import TRAIN, EvaluateOrder, TrainOrder, content
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.common import log
-from flwr.serverapp import Grid
+from coterie.tasks.models import STATISTICS
+from coterie.tasks.parts import average
+from coterie.wire.arrays import Parts
+from coterie.wire.checks import check_update
+from coterie.wire.errors import Refused
+from coterie.wire.messages import EvaluateOrder, Sent, TrainOrder
+
+log = logging.getLogger(__name__)
 
 MOST_PARTS = 64  # coalitions that one client is asked about when the axioms are checked
 ROWS_AT_ONCE = 64
@@ -41,6 +44,7 @@ ROWS_AT_ONCE = 64
 
 class CE(SPO):
     name = "ce"
+    saved = ("coalitions", "models", "violations", "asked_up_to")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -50,19 +54,26 @@ class CE(SPO):
         self.violations: list[dict[str, Any]] = []
         self.asked_up_to = 0  # size of the coalitions with which the axioms were checked
 
+    def round(self, round: Round) -> None:
+        if round.number > self.exploring:
+            self.train_coalitions(round)
+            return
+        self.learn_front(round)
+        if round.number == self.exploring:
+            self.form(round)
+
     # Forming coalitions.
 
-    def after_train(self, server_round: int, clients: list[str], timeout: float) -> None:
-        if server_round != self.exploring:
-            return
-        self.event["not-searched"] = {}
+    def form(self, round: Round) -> None:
         everybody = frozenset(range(len(self.roster)))
         points: dict[int, list[np.ndarray]] = {i: [] for i in everybody}  # what the searches found for each client
         asked: dict[Coalition, dict[int, Coalition]] = {}
+        failed: dict[str, Refused] = {}
 
         def optimal_set(client: int, remaining: Coalition) -> Coalition:
             if remaining not in asked:
-                found = self.search(remaining, server_round, timeout) if len(remaining) > 1 else {}
+                found, more = self.search(remaining, round, failed) if len(remaining) > 1 else ({}, {})
+                failed.update(more)
                 if remaining == everybody:
                     self.preferences = {name: search.point for name, search in found.items()}
                 asked[remaining] = {}
@@ -76,15 +87,22 @@ class CE(SPO):
         found = collaboration_equilibrium(optimal_set, len(self.roster))
         self.coalitions = [[self.roster[i] for i in sorted(coalition)] for coalition in found]
         self.models = [self.model | self.made_for(even(coalition, len(self.roster))) for coalition in found]
-        self.violations = self.broken_axioms(found, points, server_round, timeout)
-        self.event |= self.told() | {
+        self.violations = self.broken_axioms(found, points, round, failed)
+        round.tell(not_searched=in_words(failed), **self.told(), **self.about_coalitions())
+
+    def about_coalitions(self) -> dict[str, Any]:
+        return {
             "coalitions": self.coalitions,
             "violations": self.violations,
-            "axioms-checked-up-to": self.asked_up_to,
+            "axioms_checked_up_to": self.asked_up_to,
         }
 
     def broken_axioms(
-        self, coalitions: list[Coalition], points: Mapping[int, list[np.ndarray]], server_round: int, timeout: float
+        self,
+        coalitions: list[Coalition],
+        points: Mapping[int, list[np.ndarray]],
+        round: Round,
+        failed: dict[str, Refused],
     ) -> list[dict[str, Any]]:
         """Both axioms, with what the clients measure; clients that do not answer are as content as can be."""
         number = len(self.roster)
@@ -97,7 +115,7 @@ class CE(SPO):
                     extra = [part for part in [coalition] if part not in parts]
                     rows = [even(part, number) for part in [*parts, *extra]] + points[i]
                     tried[self.roster[i]] = np.array(rows)
-        losses = self._measure(tried, server_round, timeout)
+        losses = self._measure(tried, round, failed)
 
         def utility(client: int, coalition: Coalition) -> float:
             name = self.roster[client]
@@ -112,20 +130,21 @@ class CE(SPO):
         broken: list[Violation] = check_axioms(utility, coalitions, largest=None if full else self.asked_up_to)
         told = [{"axiom": v.axiom, "clients": [self.roster[i] for i in sorted(v.coalition)]} for v in broken]
         for violation in told[:3]:
-            log(WARNING, "%s does not hold for clients %s", violation["axiom"], ", ".join(violation["clients"]))
+            log.warning("%s does not hold for clients %s", violation["axiom"], ", ".join(violation["clients"]))
         return told
 
-    def _measure(self, tried: Mapping[str, np.ndarray], server_round: int, timeout: float) -> dict[str, np.ndarray]:
+    def _measure(
+        self, tried: Mapping[str, np.ndarray], round: Round, failed: dict[str, Refused]
+    ) -> dict[str, np.ndarray]:
         """The clients' validation losses with the models for these preferences, a few at a time."""
         losses: dict[str, list[np.ndarray]] = {name: [] for name in tried}
         most = max((len(rows) for rows in tried.values()), default=0)
         for start in range(0, most, ROWS_AT_ONCE):
-            self.tried = {
-                n: r[start : start + ROWS_AT_ONCE] for n, r in tried.items() if n in losses and len(r) > start
-            }
-            connected = [name for name in self.tried if name in self.federation.clients]
-            answers = self.ask(connected, server_round, timeout) if connected else {}
-            for name in list(self.tried):
+            due = {n: r[start : start + ROWS_AT_ONCE] for n, r in tried.items() if n in losses and len(r) > start}
+            connected = {name: rows for name, rows in due.items() if name in self.federation.clients}
+            answers, silent = self.ask(connected, round) if connected else ({}, {})
+            failed.update(silent)
+            for name in due:
                 if name in answers:
                     losses[name].append(answers[name].vectors["losses"])
                 else:
@@ -134,89 +153,43 @@ class CE(SPO):
 
     # Coalitions train.
 
-    def formed(self, server_round: int) -> bool:
-        return bool(server_round > self.exploring)
-
-    def parts_sent(self) -> tuple[str, ...]:
-        return tuple(p for p in self.layout.parts if not (p in STATISTICS and self.config.buffers == "local"))
-
-    def home(self, client: str) -> int | None:
-        return next((i for i, members in enumerate(self.coalitions) if client in members), None)
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        if not self.formed(server_round):
-            return super().configure_train(server_round, arrays, config, grid)
-        return self._messages(TRAIN, self.sample(server_round), self.train_content, server_round)
-
-    def train_content(self, client: str, server_round: int) -> RecordDict:
-        if not self.formed(server_round):
-            return super().train_content(client, server_round)
-        sent = self.parts_sent()
-        order = TrainOrder(
-            server_round,
-            ("+".join(WEIGHTS),),
-            (self.config.local_epochs,),
-            upload=sent,
-            keep=tuple(part for part in self.layout.parts if part not in sent),
+    def train_coalitions(self, round: Round) -> None:
+        """A round of FedAvg in each of them."""
+        parts = self.parts_sent()
+        kept = tuple(part for part in self.layout.parts if part not in parts)
+        order = TrainOrder(round.number, upload=parts, keep=kept)
+        updates = round.train(
+            lambda clients: (Sent(order, self.model_of(client)) for client in clients),
+            lambda client, reply: check_update(reply, self.layout, parts),
         )
-        return content(order, self._packed_model(client))
-
-    def _packed_model(self, client: str) -> ArrayRecord:
-        """The coalition's model; who joined late has that of all together."""
-        home = self.home(client)
-        model = self.model if home is None else self.models[home]
-        return pack({part: model[part] for part in self.parts_sent()})
-
-    def check_update(self, client: str, reply: Message) -> Update:
-        if not self.formed(self.event["round"]):
-            return super().check_update(client, reply)
-        return check_update(reply, self.layout, self.parts_sent())
-
-    def aggregate(self, server_round: int, updates: Mapping[str, Update]) -> dict[str, Any]:
-        if not self.formed(server_round):
-            return super().aggregate(server_round, updates)
         weights: dict[str, float] = {}
         for i, members in enumerate(self.coalitions):
             own = {name: updates[name] for name in members if name in updates}
             if own:
                 shares = sample_weights(own.values())
                 self.models[i] = self.models[i] | average([update.parts for update in own.values()], shares)
-                weights |= dict(zip(own, shares.tolist(), strict=True))
-        return {"phase": "coalitions", "weights": weights}
+                weights |= by_name(own, shares)
+        round.tell(phase="coalitions", weights=weights)
 
-    def evaluate_content(self, client: str, server_round: int) -> RecordDict:
+    def parts_sent(self) -> tuple[str, ...]:
+        return tuple(p for p in self.layout.parts if not (p in STATISTICS and self.config.buffers == "local"))
+
+    def model_of(self, client: str) -> Parts:
+        """The coalition's model; who joined late has that of all together."""
+        home = next((i for i, members in enumerate(self.coalitions) if client in members), None)
+        model = self.model if home is None else self.models[home]
+        return {part: model[part] for part in self.parts_sent()}
+
+    def test_orders(self, round: Round, clients: list[str]) -> Iterable[Sent]:
         if not self.coalitions:
-            return super().evaluate_content(client, server_round)
-        trained = self.formed(server_round)
-        order = EvaluateOrder(server_round, self.kinds, self.settings.fine_tune_epochs, measure=not trained)
-        return content(order, self._packed_model(client))
+            return super().test_orders(round, clients)
+        measure = round.number <= self.exploring  # not trained yet
+        order = EvaluateOrder(round.number, self.kinds, self.settings.fine_tune_epochs, measure=measure)
+        return (Sent(order, self.model_of(client)) for client in clients)
 
-    def benefits(self) -> dict[str, Any]:
-        about = {"violations": self.violations, "axioms-checked-up-to": self.asked_up_to}
-        return {**super().benefits(), "coalitions": self.coalitions, **about}
-
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        state["values"] |= {
-            "coalitions": self.coalitions,
-            "violations": self.violations,
-            "asked-up-to": self.asked_up_to,
-        }
-        for i, model in enumerate(self.models):
-            state["arrays"] |= {f"coalition.{i}.{part}": value for part, value in model.items()}
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        values, arrays = state["values"], state["arrays"]
-        self.coalitions, self.violations = values["coalitions"], values["violations"]
-        self.asked_up_to = values["asked-up-to"]
-        self.models = [
-            {part: np.asarray(arrays[f"coalition.{i}.{part}"]) for part in self.layout.parts}
-            for i in range(len(self.coalitions))
-        ]
+    def findings(self) -> list[Finding]:
+        facts = {"violations": self.violations, "axioms-checked-up-to": self.asked_up_to}
+        return [*super().findings(), Finding("coalitions", "groups", self.coalitions, facts=facts)]
 
 
 def largest_part(number: int) -> int:

@@ -1,0 +1,53 @@
+"""Making and testing a client's models, as most methods do it."""
+
+from coterie.client.participant import Participant, received_parts
+from coterie.client.store import OWN
+from coterie.tasks.gradients import measure_statistics
+from coterie.tasks.models import Network
+from coterie.tasks.training import evaluate
+from coterie.tasks.training import train as train_network
+from coterie.wire.messages import EvaluateOrder, reply
+from flwr.app import RecordDict
+
+
+def test(me: Participant, order: EvaluateOrder, records: RecordDict) -> RecordDict:
+    """The answer to an EvaluateOrder."""
+    network = me.network()
+    kept = me.store.find(OWN, order.round + 1)
+    own = kept.arrays if kept else {}
+    network.fill({**own, **received_parts(records, network)})
+    samples = me.test_samples()
+    metrics: dict[str, float] = {"num-samples": len(samples)}
+    if order.measure:
+        measure_statistics(network, me.train_samples())
+    if len(samples) and "global" in order.kinds:
+        metrics |= _prefixed("global", evaluate(network, samples))
+    if "personal" in order.kinds:
+        if order.own:
+            network.fill(own)
+        if order.fine_tune_epochs:
+            sgd = me.sgd(learning_rate=order.fine_tune_rate)
+            rng = me.rng("tune", order.round)
+            train_network(network, me.train_samples(), sgd, epochs=order.fine_tune_epochs, rng=rng)
+        if len(samples) and "global" in order.kinds and not order.fine_tune_epochs and not order.own:
+            metrics |= {
+                name.replace("global", "personal"): v for name, v in metrics.items() if name.startswith("global")
+            }
+            me.save_model(network)
+        else:
+            metrics |= personal_metrics(me, network)
+    return reply(metrics)
+
+
+def personal_metrics(me: Participant, network: Network) -> dict[str, float]:
+    """Test the personal model, and write it down as the one that this client would use."""
+    samples = me.test_samples()
+    metrics: dict[str, float] = {"num-samples": len(samples)}
+    if len(samples):
+        metrics |= _prefixed("personal", evaluate(network, samples))
+    me.save_model(network)
+    return metrics
+
+
+def _prefixed(kind: str, metrics: dict[str, float]) -> dict[str, float]:
+    return {f"{kind}.{name}": value for name, value in metrics.items()}

@@ -1,0 +1,175 @@
+"""One round, as a method sees it: train, ask for more, tell. What is the same for all methods is done here.
+
+    updates = round.train(orders)                     sampled, sent, checked; repeated until there is a quorum
+    answers, failed = round.ask(clients, orders, check)    a further exchange with some of them
+    round.tell(weights=...)                           into the event line
+
+`orders` says what each of these clients is sent. Clients that do not answer, or not well, are left out by name.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+from coterie.strategies.federation import Federation, name_order
+from coterie.wire.checks import Update
+from coterie.wire.errors import Absent, NoQuorum, Refused
+from coterie.wire.messages import Sent, size_in_bytes
+from flwr.app import Message
+
+if TYPE_CHECKING:
+    from coterie.strategies.method import Method
+
+log = logging.getLogger(__name__)
+
+WAVE_BYTES = 512 * 2**20  # of models in flight
+Orders = Callable[[list[str]], Iterable[Sent]]  # what these clients are sent, one after the other
+Metrics = dict[str, float]
+T = TypeVar("T")
+
+
+class Round:
+    def __init__(self, method: "Method", number: int, timeout: float) -> None:
+        self.method, self.number, self.timeout = method, number, timeout
+        self.config = method.config
+        self.federation: Federation = method.federation
+        self.event: dict[str, Any] = {"round": number, "left-out": {}}
+        self.left_out: dict[str, Refused] = {}  # of the training, and why
+        self.missed: set[str] = set()  # whoever was left out in any try of it
+        self.tested: dict[str, Metrics] = {}  # clients that need no further test in this round
+        self.is_last = number == method.num_rounds
+        self.evaluates = self.is_last or number % self.config.evaluate_every == 0
+
+    def tell(self, **facts: Any) -> None:
+        """Into the event line."""
+        self.event |= {name.replace("_", "-"): value for name, value in facts.items()}
+
+    def train(self, orders: Orders, check: Callable[[str, Message], Update] | None = None) -> dict[str, Update]:
+        """The good answers of the clients that the method samples, by name, in a stable order; at least a quorum."""
+        for _ in range(self.config.round_retries + 1):
+            asked = self.method.sample(self.number)
+            done = self._exchange(asked, orders, check or self.method.check_update, "train")
+            self.left_out = done.failed
+            self.missed |= set(done.failed)
+            self.event["left-out"] = in_words(done.failed)
+            for name, error in done.failed.items():
+                log.warning("round %d: client %s is left out: %s", self.number, name, error)
+            needed = max(1, math.ceil(self.config.quorum * len(asked)))
+            if len(done.good) >= needed:
+                updates = done.good
+                self.tell(train={name: {"num-samples": u.num_samples, **u.metrics} for name, u in updates.items()})
+                self.tell(bytes_up=done.bytes_up, bytes_down=done.bytes_down)
+                return updates
+            self.federation.welcome()
+        reasons = "; ".join(f"{name}: {error}" for name, error in list(self.left_out.items())[:3])
+        raise NoQuorum(
+            f"round {self.number}: {len(asked) - len(self.left_out)} of {len(asked)} clients answered well and quorum = "
+            f"{self.config.quorum:g} needs {needed}, in {self.config.round_retries + 1} tries. {reasons}",
+            self.left_out,
+        )
+
+    def ask(
+        self, clients: Sequence[str], orders: Orders, check: Callable[[str, Message], T], *, size: int = 0
+    ) -> tuple[dict[str, T], dict[str, Refused]]:
+        """Another exchange with these clients: the good answers, and why the others gave none. Messages are of about
+        `size` bytes each: as many of them are under way at once as fit into memory."""
+        done = self._in_waves(clients, orders, check, size)
+        for key, more in (("bytes-down", done.bytes_down), ("bytes-up", done.bytes_up)):
+            counted = self.event.setdefault(key, {})
+            counted |= {name: counted.get(name, 0) + number for name, number in more.items()}
+        return done.good, done.failed
+
+    def test(self) -> None:
+        """All clients that were not tested in this round yet."""
+        method = self.method
+        clients = [name for name in self.federation.clients if name not in self.tested]
+        size = sum(part.nbytes for part in method.layout.parts.values())
+        done = self._in_waves(clients, lambda wave: method.test_orders(self, wave), method.check_test, size)
+        for name, error in done.failed.items():
+            log.warning("round %d: client %s could not be tested: %s", self.number, name, error)
+        together = self.tested | done.good
+        metrics = {name: together[name] for name in sorted(together, key=name_order)}
+        self.tell(evaluate=metrics, mean=mean_metrics(metrics), not_tested=in_words(done.failed))
+        self.federation.welcome()
+
+    def _in_waves(
+        self, clients: Sequence[str], orders: Orders, check: Callable[[str, Message], T], size: int
+    ) -> "Exchanged[T]":
+        done: Exchanged[T] = Exchanged()
+        step = max(8, WAVE_BYTES // max(size, 1))
+        for start in range(0, len(clients), step):
+            wave = list(clients[start : start + step])
+            done |= self._exchange(wave, orders, check, "", start, len(clients))
+        return done
+
+    def _exchange(
+        self,
+        clients: list[str],
+        orders: Orders,
+        check: Callable[[str, Message], T],
+        phase: str,
+        start: int = 0,
+        total: int = 0,
+    ) -> "Exchanged[T]":
+        """Send, wait, check. `start` of `total` clients had their turn before."""
+        sent = dict(zip(clients, orders(clients), strict=True))
+        kinds = {one.order.kind for one in sent.values()}
+        phase = phase or "".join(kinds).rpartition(".")[2]
+
+        def tell(answered: int, asked: int) -> None:
+            for observer in self.method.observers:
+                observer.progress(self.number, phase, start + answered, total or asked)
+
+        done: Exchanged[T] = Exchanged()
+        replies, done.bytes_down = self.federation.exchange(sent, self.number, self.timeout, tell)
+        for name in sent:
+            try:
+                if name not in replies:
+                    raise Absent(f"no answer within {self.timeout:g} seconds")
+                done.good[name] = check(name, replies[name])
+                done.bytes_up[name] = size_in_bytes(replies[name].content)
+            except Refused as error:
+                done.failed[name] = error
+        return done
+
+
+@dataclass
+class Exchanged(Generic[T]):
+    """What came of an exchange; by client, in a stable order."""
+
+    good: dict[str, T] = field(default_factory=dict)
+    failed: dict[str, Refused] = field(default_factory=dict)
+    bytes_down: dict[str, int] = field(default_factory=dict)
+    bytes_up: dict[str, int] = field(default_factory=dict)
+
+    def __or__(self, other: "Exchanged[T]") -> "Exchanged[T]":
+        return Exchanged(
+            self.good | other.good,
+            self.failed | other.failed,
+            self.bytes_down | other.bytes_down,
+            self.bytes_up | other.bytes_up,
+        )
+
+
+def in_words(failed: Mapping[str, Refused]) -> dict[str, str]:
+    return {name: str(error) for name, error in failed.items()}
+
+
+def mean_metrics(metrics: Mapping[str, Metrics]) -> Metrics:
+    """Every metric as unweighted mean over clients (the papers' mean test accuracy) and, `-weighted`, by test samples."""
+    tested = [values for values in metrics.values() if values["num-samples"]]
+    names = [
+        name
+        for name in (tested[0] if tested else {})
+        if name != "num-samples" and all(name in values for values in tested)
+    ]
+    weights = [values["num-samples"] for values in tested]
+    result: Metrics = {}
+    for name in names:
+        values = [client[name] for client in tested]
+        result[name] = float(np.mean(values))
+        result[f"{name}-weighted"] = float(np.average(values, weights=weights))
+    return result
