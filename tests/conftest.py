@@ -13,7 +13,7 @@ import torch
 from coterie.cli.run import prepare
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import run
-from coterie.strategies.registry import method_of
+from coterie.strategies.registry import method_of, parse_config
 from coterie.wire.arrays import unpack
 from coterie.wire.messages import MODEL
 from flwr.app import Message
@@ -148,7 +148,8 @@ def federate(tmp_path):
         path = tmp_path / f"run-{count}"
         path.mkdir()
         given = {**SMALL, **{key.replace("_", "-"): value for key, value in values.items()}}
-        if method_of(given.get("strategy", "fedavg")).needs_server_data:
+        config, _ = parse_config(given)
+        if method_of(config.strategy, config.strategy_file).needs_server_data:
             given = {"server-data": "100", **given}
         config = prepare({**QUICK, **given})
         pool = Workers(workers)
