@@ -43,7 +43,7 @@ class ShapleyFLSettings(GameSettings):
     )
     clip: float = Field(10.0, ge=0.0, description="Longest update, in lengths of the round's median update; 0: any.")
     suspect_below: float = Field(
-        2.0, ge=0.0, description="A client is suspect whose score is this far below 0 (docs/shapleyfl.md)."
+        2.0, ge=0.0, description="A client is suspect whose score is this far below 0 (docs/explanation/shapleyfl.md)."
     )
 
 
