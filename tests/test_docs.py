@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from coterie.cli.main import program
 from coterie.strategies.registry import METHODS, default_config
+from coterie.wire.fingerprint import source_files
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -117,6 +118,17 @@ def test_links_between_documents_lead_somewhere(page):
         target = page.parent / path if path else page
         assert target.exists(), path
         assert not place or place in places(target), f"{path}#{place}"
+
+
+def test_pages_that_the_code_names_are_there():
+    files = [
+        *source_files().values(),
+        ROOT / "compose.yaml",
+        *(ROOT / "docker").iterdir(),
+        *(ROOT / "tests").rglob("*.py"),
+    ]
+    named = {page for file in files for page in re.findall(r"docs/[\w/-]+\.md", file.read_text(encoding="utf-8"))}
+    assert "docs/explanation/shapleyfl.md" in named and [page for page in named if not (ROOT / page).exists()] == []
 
 
 def test_every_page_is_reachable_from_the_index():
