@@ -100,11 +100,10 @@ def test_a_group_of_settings_without_a_place_is_named(make_settings, tmp_path):
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_in_the_readme_and_in_methods(name):
-    for page in ("README.md", "docs/reference/methods.md"):
-        rows = [line for line in (ROOT / page).read_text().splitlines() if line.startswith("| `")]
-        assert name in {word for row in rows for word in re.findall(r"`([^`]+)`", row.split("|")[1])}, page
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/methods.md"])
+def test_every_method_is_in_the_readme_and_in_methods(page):
+    rows = [line.split("|")[1] for line in (ROOT / page).read_text().splitlines() if line.startswith("| `")]
+    assert set(METHODS) - {word for row in rows for word in re.findall(r"`([^`]+)`", row)} == set()
 
 
 def test_every_command_is_documented():
@@ -112,12 +111,14 @@ def test_every_command_is_documented():
     assert sorted(re.findall(r"^\| `coterie (\w+)` \|", text, flags=re.M)) == sorted(program.commands)
 
 
-@pytest.mark.parametrize("page", [*PAGES, *DOCS.rglob("*.ipynb")], ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_between_documents_lead_somewhere(page):
-    for path, place in links(page):
-        target = page.parent / path if path else page
-        assert target.exists(), path
-        assert not place or place in places(target), f"{path}#{place}"
+def test_links_between_documents_lead_somewhere():
+    broken = []
+    for page in (*PAGES, *DOCS.rglob("*.ipynb")):
+        for path, place in links(page):
+            target = page.parent / path if path else page
+            if not target.exists() or (place and place not in places(target)):
+                broken.append(f"{page.relative_to(ROOT)}: {path}#{place}")
+    assert broken == []
 
 
 def test_pages_that_the_code_names_are_there():
@@ -142,10 +143,14 @@ def test_every_page_is_reachable_from_the_index():
     assert {page.resolve() for page in (*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"))} - found == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_lines_are_short(page):
-    lines = page.read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if len(line) > WIDEST and not line.lstrip().startswith("|")] == []
+def test_lines_are_short():
+    long = [
+        f"{page.relative_to(ROOT)}:{number}"
+        for page in PAGES
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > WIDEST and not line.lstrip().startswith("|")  # tables may be wider
+    ]
+    assert long == []
 
 
 def test_nobody_is_told_to_end_processes_by_a_pattern():
