@@ -16,6 +16,7 @@ class Nodes(Grid):
     """Nodes that say what they are told to say: a Hello, an Error, a RecordDict, or nothing (None)."""
 
     poll_seconds = 0.0
+    source = 0  # the node that all replies claim to come from; 0: each from its own
 
     def __init__(self, **nodes) -> None:
         self.nodes = {int(node[1:]): says for node, says in nodes.items()}
@@ -53,7 +54,10 @@ class Nodes(Grid):
         return identifiers
 
     def pull_messages(self, message_ids):
-        return [self.box.pop(i) for i in list(message_ids) if i in self.box]
+        replies = [self.box.pop(i) for i in list(message_ids) if i in self.box]
+        for reply in replies:
+            reply.metadata.__dict__["_src_node_id"] = self.source or reply.metadata.src_node_id
+        return replies
 
 
 ORDERED = Sent(TrainOrder(1, upload=()))
@@ -201,6 +205,7 @@ def test_replies_are_known_by_the_message_they_answer():
     grid = Nodes(n1=hello("a"), n2=hello("b"), n3=hello("c"))
     names = federation(grid)
     names.gather(3)
+    grid.source = 1
     grid.nodes = {1: RecordDict({"x": ConfigRecord({"i": 1})}), 2: None, 3: Error(code=5, reason="Node Unavailable")}
     seen = []
     sent = dict.fromkeys(("a", "b", "c"), ORDERED)
