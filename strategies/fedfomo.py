@@ -11,7 +11,7 @@ The server prefers, for each client, the models that helped it before, and explo
     P_ij <- P_ij + w_ij
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from coterie.tasks.models import STATISTICS, Network
 from coterie.tasks.parts import as_dtype, stacked
 from coterie.tasks.training import Samples, evaluate
 from coterie.wire.arrays import Parts
-from coterie.wire.checks import checked_parts, part_places
+from coterie.wire.checks import Update, checked_parts, part_places
 from coterie.wire.messages import OTHERS, EvaluateOrder, Sent, TrainOrder
 from coterie.wire.randomness import generator
 from flwr.app import ArrayRecord, RecordDict
@@ -66,6 +66,10 @@ class FedFomo(Method):
                 yield Sent(order, others=stacked(rows) if rows else None)
 
         updates = round.train(orders)
+        round.tell(weights=self.learn(chosen, updates))
+
+    def learn(self, chosen: Mapping[str, list[str]], updates: Mapping[str, Update]) -> dict[str, dict[str, float]]:
+        """Keep the models and what they were worth to others; the weights that can be."""
         weights: dict[str, dict[str, float]] = {}
         for name, update in updates.items():
             self.models[name] = update.parts
@@ -75,7 +79,7 @@ class FedFomo(Method):
                 known = self.preference.setdefault(name, {})
                 for other, weight in weights[name].items():
                     known[other] = known.get(other, 0.0) + weight
-        round.tell(weights=weights)
+        return weights
 
     def choose(self, client: str, server_round: int) -> list[str]:
         """M others whose models are here: the preferred ones, each replaced by a random one with probability epsilon."""

@@ -46,7 +46,9 @@ class ShapleyFLSettings(GameSettings):
         0.1, "afedsv-plus: least probability of taking part, as a share of the equal one.", ge=0.0, le=1.0
     )
     clip: float = setting(10.0, "Longest update, in lengths of the round's median update; 0: any.", ge=0.0)
-    suspect_below: float = setting(2.0, "A client is suspect whose score is this far below 0.", ge=0.0)
+    suspect_below: float = setting(
+        2.0, "A client is suspect whose score is this far below 0 (docs/explanation/shapleyfl.md).", ge=0.0
+    )
 
 
 class AFedSV(FedAvg):

@@ -172,7 +172,7 @@ def test_by_node_configuration(federate, monkeypatch):
     spoiled = uploads(run)
     changed = {n for n in clean if any(not np.array_equal(clean[n][p], spoiled[n][p]) for p in clean[n])}
     assert changed == {"2"}
-    assert "recall" not in json.loads((run.path / "suspects.json").read_text())
+    assert "recall" not in json.loads((run.path / "findings.json").read_text())["suspects"]["facts"]
 
 
 def test_an_unknown_attack_in_a_node_configuration_is_named(federate, monkeypatch):

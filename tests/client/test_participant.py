@@ -17,7 +17,7 @@ from coterie.wire.checks import check_hello, check_update
 from coterie.wire.config import RunConfig
 from coterie.wire.errors import ConfigError, Refused
 from coterie.wire.fingerprint import fingerprint
-from coterie.wire.messages import METRICS, MODEL, EvaluateOrder, TrainOrder, content
+from coterie.wire.messages import METRICS, MODEL, EvaluateOrder, Sent, TrainOrder
 from flwr.app import Context, Message, RecordDict
 from safetensors import safe_open
 from sklearn.datasets import load_digits
@@ -145,7 +145,7 @@ def test_own_data_by_node_configuration(own):
     assert answer.num_train + answer.num_validation + answer.num_test == 60 and answer.num_test == 12
     order = TrainOrder(1, ("classifier",), (2,), upload=("classifier",))
     model = build_network("linear", (5,), 3, seed=0).dump()
-    reply = ask("train", content(order, pack(model)), where)
+    reply = ask("train", Sent(order, pack(model)).content(), where)
     assert reply.content.metric_records[METRICS]["num-samples"] == answer.num_train
     assert reply.content.array_records[MODEL]["classifier"].shape == (18,)
 
@@ -171,12 +171,14 @@ def test_own_parts_are_overwritten_by_those_sent(where, tmp_path):
     client = context(node, model="mlp")
     start = build_network("mlp", (1, 8, 8), 10, seed=5).dump()
     order = train_order(1, upload=("extractor",), keep=("classifier",))
-    first = ask("train", content(order, pack(start)), client)
+    first = ask("train", Sent(order, pack(start)).content(), client)
     assert set(first.content.array_records[MODEL]) == {"extractor"}
     own = Participant.of(client).store.own_parts(2)
     assert set(own) == {"classifier"} and not np.array_equal(own["classifier"], start["classifier"])
     # Tested with the own classifier and the extractor that was sent.
-    answer = ask("evaluate", content(EvaluateOrder(1, ("personal",)), pack({"extractor": start["extractor"]})), client)
+    answer = ask(
+        "evaluate", Sent(EvaluateOrder(1, ("personal",)), pack({"extractor": start["extractor"]})).content(), client
+    )
     network = build_network("mlp", (1, 8, 8), 10, seed=0)
     network.load({"extractor": start["extractor"], "classifier": own["classifier"]})
     expected = evaluate(network, Participant.of(client).test_samples())
@@ -205,19 +207,19 @@ def test_own_parts_are_overwritten_by_those_sent(where, tmp_path):
 def test_the_same_order_twice_gives_the_same_answer(tmp_path):
     client = context({"partition-id": 1, "num-partitions": 4, "state-dir": str(tmp_path)}, model="lenet5")
     start = build_network("lenet5", (1, 8, 8), 10, seed=5).dump()
-    message = content(train_order(1, upload=tuple(start), keep=("classifier",)), pack(start))
+    message = Sent(train_order(1, upload=tuple(start), keep=("classifier",)), pack(start)).content()
     one, two = (unpack(ask("train", message, client).content.array_records[MODEL]) for _ in range(2))
     assert all(np.array_equal(one[part], two[part]) for part in start)
-    later = ask("train", content(train_order(2, upload=tuple(start), keep=("classifier",)), pack(start)), client)
+    later = ask("train", Sent(train_order(2, upload=tuple(start), keep=("classifier",)), pack(start)).content(), client)
     assert not np.array_equal(unpack(later.content.array_records[MODEL])["extractor"], one["extractor"])
 
 
 def test_a_test_does_not_change_what_is_kept(tmp_path):
     client = context({"partition-id": 1, "num-partitions": 4, "state-dir": str(tmp_path)})
     start = build_network("linear", (1, 8, 8), 10, seed=5).dump()
-    ask("train", content(train_order(1, upload=(), keep=("classifier",)), pack(start)), client)
+    ask("train", Sent(train_order(1, upload=(), keep=("classifier",)), pack(start)).content(), client)
     before = (tmp_path / "state" / "1.safetensors").read_bytes()
-    ask("evaluate", content(EvaluateOrder(1, ("global", "personal"), fine_tune_epochs=2), pack(start)), client)
+    ask("evaluate", Sent(EvaluateOrder(1, ("global", "personal"), fine_tune_epochs=2), pack(start)).content(), client)
     assert (tmp_path / "state" / "1.safetensors").read_bytes() == before
 
 
@@ -238,7 +240,7 @@ def test_what_the_server_sends_is_checked(parts, reason):
 def test_an_answer_passes_the_checks_of_the_server():
     client = context()
     start = build_network("linear", (1, 8, 8), 10, seed=5).dump()
-    answer = ask("train", content(train_order(1, upload=("classifier",)), pack(start)), client)
+    answer = ask("train", Sent(train_order(1, upload=("classifier",)), pack(start)).content(), client)
     from coterie.wire.checks import Layout
 
     checked = check_update(answer, Layout(start, np.empty(0, int), classifier_shape=(10, 64)), ("classifier",))

@@ -189,7 +189,7 @@ def test_wrong_settings(values, expected):
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("strategy", "mode"), [(name, m) for name, method in METHODS.items() for m in method.private])
+@pytest.mark.parametrize(("strategy", "mode"), [(name, m) for name in METHODS for m in method_of(name).private])
 def test_every_method_trains_with_privacy(strategy, mode, federate):
     run = federate(strategy=strategy, model="lenet5", **{"privacy.mode": mode, "num-server-rounds": 2})
     assert run.result["privacy"]["mode"] == mode
@@ -200,7 +200,7 @@ def test_every_method_trains_with_privacy(strategy, mode, federate):
     assert run.result["privacy"]["guarantee"] == ("(epsilon, delta)" if mode == "dp-sgd" else "none")
 
 
-REFUSED = [(name, m) for name, method in METHODS.items() for m in ("dp-sgd", "weights") if m not in method.private]
+REFUSED = [(name, m) for name in METHODS for m in ("dp-sgd", "weights") if m not in method_of(name).private]
 
 
 @pytest.mark.parametrize(("strategy", "mode"), REFUSED)

@@ -1,16 +1,8 @@
 """Pictures of coalitions: what is drawn is where it should be."""
 
-import json
-
 import numpy as np
-from coterie.server.coalitions import (
-    circles,
-    errors_by_mechanism,
-    mixing_curves,
-    plane,
-    share_by_sweeps,
-    write_coalitions,
-)
+from coterie.server.coalitions import circles, errors_by_mechanism, mixing_curves, share_by_sweeps
+from coterie.strategies.pfedocf import plane
 
 PNG = b"\x89PNG"
 
@@ -27,21 +19,6 @@ def test_the_plane_keeps_distances_of_what_lies_in_a_plane():
 def test_few_and_equal_clients_have_a_plane_too():
     assert plane(np.ones((1, 5))).tolist() == [[0.0, 0.0]]
     np.testing.assert_allclose(plane(np.ones((3, 1))), np.zeros((3, 2)), atol=1e-9)
-
-
-def test_files_of_a_run(tmp_path):
-    grouping = {
-        "coalitions": {"0": ["a", "b"]},
-        "mixing": {"a": {"own": 1.0}},
-        "vectors": {"a": [0.0, 1], "b": [1, 2], "c": [5, 5]},
-    }
-    write_coalitions(tmp_path, grouping)
-    assert json.loads((tmp_path / "coalitions.json").read_text()) == {
-        key: grouping[key] for key in ("coalitions", "mixing")
-    }
-    assert (tmp_path / "coalitions.png").read_bytes().startswith(PNG)
-    write_coalitions(tmp_path / "other", {})
-    assert not (tmp_path / "other").exists()
 
 
 def test_every_picture_can_be_drawn():

@@ -1,10 +1,9 @@
 """How well a matrix of clients agrees with the labels they share, and what a report says of privacy."""
 
-import json
-
 import numpy as np
 import pytest
-from coterie.server.findings import exact_rows, label_sharing
+from coterie.server.findings import beside_the_truth, exact_rows, found, write_findings
+from coterie.strategies.findings import Finding
 
 OVERLAP = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
 
@@ -23,18 +22,33 @@ def test_rows_whose_signs_are_those_of_the_overlap():
 
 def test_the_truth_is_put_in_the_order_of_the_clients():
     values = np.array([[0.0, -0.1, -0.2], [-0.1, 0.0, 0.2], [-0.1, 0.1, 0.0]])  # c, a, b
-    assert label_sharing((["c", "a", "b"], values), (["a", "b", "c"], OVERLAP)) == 1.0
-    assert label_sharing((["a", "b", "c"], values), (["a", "b", "c"], OVERLAP)) < 1.0
+    truth = (["a", "b", "c"], OVERLAP)
+    key = "clients-whose-positive-scores-are-exactly-the-label-sharers"
+    for clients, right in ((["c", "a", "b"], True), (["a", "b", "c"], False)):
+        found = beside_the_truth(Finding.pairs("relevance", clients, values), truth, None)
+        assert (found.facts[key] == 1.0) == right
+    assert key not in beside_the_truth(Finding.pairs("similarity", ["c", "a", "b"], values), truth, None).facts
 
 
-def test_truth_of_a_run(federate, tmp_path):
-    from coterie.cli.main import main
+def test_suspects_beside_the_truth():
+    suspects = Finding("suspects", "scores", {"a": -3.0, "b": 0.0, "c": -4.0}, facts={"suspects": ["a", "c"]})
+    facts = beside_the_truth(suspects, None, {"c", "d"}).facts
+    assert facts["bad-clients"] == ["c"] and (facts["precision"], facts["recall"]) == (0.5, 0.5)
+    assert "recall" not in beside_the_truth(suspects, None, None).facts
 
-    words = "run --strategy pfedsv --num-server-rounds 1 --num-clients 4 --model linear --workers 0 --run-dir"
-    with pytest.raises(SystemExit):
-        main([*words.split(), str(tmp_path / "run")])
-    truth = json.loads((tmp_path / "run" / "truth.json").read_text())
-    assert 0 <= truth["clients-whose-positive-scores-are-exactly-the-label-sharers"] <= 1
+
+def test_findings_come_back_from_their_file(tmp_path):
+    findings = [
+        Finding.pairs("relevance", ["a", "b"], np.array([[0.0, 1.5], [-2.0, 0.0]])),
+        Finding("coalitions", "groups", [["a"], ["b"]], facts={"violations": []}),
+    ]
+    assert found(tmp_path) == {}
+    write_findings(tmp_path, findings, None, None)
+    again = found(tmp_path)
+    assert list(again) == ["relevance", "coalitions"] and again["coalitions"] == findings[1]
+    np.testing.assert_array_equal(again["relevance"].values, findings[0].values)
+    write_findings(tmp_path / "other", [], None, None)
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_report_tells_what_privacy_was_spent(federate):

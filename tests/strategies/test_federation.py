@@ -3,7 +3,7 @@
 import pytest
 from coterie.strategies.federation import Federation, name_order
 from coterie.wire.errors import RunFailed
-from coterie.wire.messages import HELLO, ORDER, Hello
+from coterie.wire.messages import HELLO, ORDER, Hello, Sent, TrainOrder
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
@@ -16,6 +16,7 @@ class Nodes(Grid):
     """Nodes that say what they are told to say: a Hello, an Error, a RecordDict, or nothing (None)."""
 
     poll_seconds = 0.0
+    source = 0  # the node that all replies claim to come from; 0: each from its own
 
     def __init__(self, **nodes) -> None:
         self.nodes = {int(node[1:]): says for node, says in nodes.items()}
@@ -53,7 +54,19 @@ class Nodes(Grid):
         return identifiers
 
     def pull_messages(self, message_ids):
-        return [self.box.pop(i) for i in list(message_ids) if i in self.box]
+        replies = [self.box.pop(i) for i in list(message_ids) if i in self.box]
+        for reply in replies:
+            reply.metadata.__dict__["_src_node_id"] = self.source or reply.metadata.src_node_id
+        return replies
+
+
+ORDERED = Sent(TrainOrder(1, upload=()))
+
+
+def node_of(names: Federation, grid: Nodes, client: str) -> int:
+    """Which node is asked when this client is meant."""
+    names.exchange({client: ORDERED}, 1, 0.0)
+    return grid.asked[-1]
 
 
 def federation(grid: Nodes, join_timeout: float = 0.3) -> Federation:
@@ -162,7 +175,7 @@ def test_a_restarted_client_comes_back_with_a_new_node():
     assert names.clients == ["a"]
     grid.nodes[3] = hello("b")
     names.welcome()
-    assert names.clients == ["a", "b"] and names.message("b", HELLO, RecordDict(), 1).metadata.dst_node_id == 3
+    assert names.clients == ["a", "b"] and node_of(names, grid, "b") == 3
 
 
 def test_a_restarted_client_whose_old_node_still_counts_as_online():
@@ -172,10 +185,10 @@ def test_a_restarted_client_whose_old_node_still_counts_as_online():
     names.gather(2)
     grid.nodes[3] = hello("b")
     names.welcome()
-    assert names.message("b", HELLO, RecordDict(), 1).metadata.dst_node_id == 2
+    assert node_of(names, grid, "b") == 2
     del grid.nodes[2]
     names.welcome()
-    assert names.clients == ["a", "b"] and names.message("b", HELLO, RecordDict(), 1).metadata.dst_node_id == 3
+    assert names.clients == ["a", "b"] and node_of(names, grid, "b") == 3
 
 
 def test_known_nodes_are_asked_once():
@@ -192,15 +205,13 @@ def test_replies_are_known_by_the_message_they_answer():
     grid = Nodes(n1=hello("a"), n2=hello("b"), n3=hello("c"))
     names = federation(grid)
     names.gather(3)
+    grid.source = 1
     grid.nodes = {1: RecordDict({"x": ConfigRecord({"i": 1})}), 2: None, 3: Error(code=5, reason="Node Unavailable")}
-    messages = [names.message(name, "train", RecordDict(), 1) for name in ("c", "a", "b")]
     seen = []
-    replies, missing = names.exchange(messages, 0.2, lambda done, total: seen.append((done, total)))
-    for reply in replies:
-        reply.metadata.__dict__["_src_node_id"] = 1
-    assert missing == {"b": "no answer within 0.2 seconds"}
-    named = names.by_name(replies)  # c was asked, and answered, first
+    sent = dict.fromkeys(("a", "b", "c"), ORDERED)
+    named, sizes = names.exchange(sent, 1, 0.2, lambda done, total: seen.append((done, total)))
     assert list(named) == ["a", "c"] and named["c"].has_error() and not named["a"].has_error()
+    assert sizes == {"a": 0, "b": 0, "c": 0}
     assert seen == [(1, 3), (2, 3)]
 
 
@@ -214,5 +225,5 @@ def test_a_message_that_could_not_be_sent():
 
     names = federation(Broken(n1=hello("a"), n2=hello("b")))
     names.gather(2)
-    replies, missing = names.exchange([names.message(name, "train", RecordDict(), 1) for name in ("a", "b")], 0.2)
-    assert list(names.by_name(replies)) == ["a"] and list(missing) == ["b"]
+    replies, _ = names.exchange(dict.fromkeys(("a", "b"), ORDERED), 1, 0.2)
+    assert list(replies) == ["a"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from coterie.server.app import initial_layout
-from coterie.strategies.fedfomo import FedFomo, FedFomoSettings, mix
+from coterie.strategies.fedfomo import FedFomo, move
 from coterie.tasks.models import build_network
 from coterie.tasks.training import Samples
 from coterie.wire.arrays import pack, unpack
@@ -24,7 +24,7 @@ def mixed(own, others, x, y):
     network.load(linear(own))
     samples = Samples(torch.tensor(x, dtype=torch.float32).view(-1, 1), torch.tensor(y, dtype=torch.float32))
     rows = pack({"classifier": np.array(others, dtype=np.float32).reshape(len(others), 2)})
-    weights = mix(network, rows, samples)
+    weights = move(network, rows, samples)
     return weights, network.dump()["classifier"]
 
 
@@ -80,7 +80,7 @@ def test_statistics_are_mixed_and_stay_statistics():
     better["buffers"] = own["buffers"] + 1
     better["counters"] = own["counters"] + 3
     rows = pack({part: np.stack([value, value]) for part, value in better.items()})
-    weights = mix(network, rows, samples)
+    weights = move(network, rows, samples)
     assert weights.tolist() == [0.5, 0.5]
     after = network.dump()
     assert all(after[part].dtype == own[part].dtype for part in own)
@@ -93,7 +93,7 @@ def test_statistics_are_mixed_and_stay_statistics():
 
 def fomo(models: int = 2, epsilon: float = 0.0, seed: int = 1) -> FedFomo:
     config = RunConfig(model="linear", seed=seed)
-    return FedFomo(config, FedFomoSettings(models=models, epsilon=epsilon), initial_layout(config))
+    return FedFomo(config, FedFomo.Settings(models=models, epsilon=epsilon), initial_layout(config))
 
 
 def upload(method: FedFomo, weights=()) -> Update:
@@ -109,7 +109,7 @@ NAMES = ["a", "b", "c", "d", "e"]
 @pytest.mark.parametrize("models", [1, 3, 4, 9])
 def test_never_the_own_model_never_one_twice_never_more_than_asked(models, epsilon):
     method = fomo(models, epsilon)
-    method.aggregate(1, {name: upload(method) for name in NAMES})
+    method.learn({name: [] for name in NAMES}, {name: upload(method) for name in NAMES})
     for server_round in range(2, 12):
         for name in NAMES:
             chosen = method.choose(name, server_round)
@@ -118,18 +118,16 @@ def test_never_the_own_model_never_one_twice_never_more_than_asked(models, epsil
 
 def test_preferred_models_first():
     method = fomo(models=2)
-    method.aggregate(1, {name: upload(method) for name in NAMES})
-    method.sent["a"] = ["b", "c"]
-    method.aggregate(2, {"a": upload(method, [0.25, 0.75])})
-    method.sent["a"] = ["d", "b"]
-    method.aggregate(3, {"a": upload(method, [0.0, 0.6])})
+    method.learn({name: [] for name in NAMES}, {name: upload(method) for name in NAMES})
+    method.learn({"a": ["b", "c"]}, {"a": upload(method, [0.25, 0.75])})
+    method.learn({"a": ["d", "b"]}, {"a": upload(method, [0.0, 0.6])})
     assert method.preference["a"] == pytest.approx({"b": 0.85, "c": 0.75, "d": 0.0})
     assert all(method.choose("a", server_round) == ["b", "c"] for server_round in range(4, 9))
 
 
 def test_exploring_reaches_everybody_and_fades():
     method = fomo(models=1, epsilon=1.0)
-    method.aggregate(1, {name: upload(method) for name in NAMES})
+    method.learn({name: [] for name in NAMES}, {name: upload(method) for name in NAMES})
     method.preference["a"] = {"b": 5.0}
     assert {method.choose("a", server_round)[0] for server_round in range(2, 30)} == {"b", "c", "d", "e"}
     assert [method.choose("a", server_round) for server_round in range(400, 420)] == [["b"]] * 20
@@ -138,8 +136,7 @@ def test_exploring_reaches_everybody_and_fades():
 @pytest.mark.parametrize("weights", [[0.5], [0.5, 0.7], [-0.1, 0.5], [0.2, 0.2, 0.2]])
 def test_weights_that_cannot_be_are_not_counted(weights):
     method = fomo()
-    method.sent["a"] = ["b", "c"]
-    assert method.aggregate(1, {"a": upload(method, weights)}) == {"weights": {}} and method.preference == {}
+    assert method.learn({"a": ["b", "c"]}, {"a": upload(method, weights)}) == {} and method.preference == {}
     assert "a" in method.models
 
 

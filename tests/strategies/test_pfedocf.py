@@ -26,8 +26,8 @@ GROUPS = {"strategy": "pfedocf", "model": "linear", "num-clients": 5, "learning-
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch):
     """They take longer than all the rest; tests/server/test_coalitions.py draws them."""
-    monkeypatch.setattr("coterie.server.findings.heatmaps", lambda *arguments: None)
-    monkeypatch.setattr("coterie.server.coalitions.circles", lambda *arguments: b"")
+    monkeypatch.setattr("coterie.server.report.heatmaps", lambda *arguments: b"")
+    monkeypatch.setattr("coterie.server.report.circles", lambda *arguments: b"")
     monkeypatch.setattr("coterie.server.report.curves", lambda events: b"")
 
 

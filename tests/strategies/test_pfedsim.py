@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from coterie.server.findings import found
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.messages import METRICS, MODEL
 from flwr.app import Message
@@ -132,7 +133,7 @@ def test_state_can_be_loaded_again(federate, store, tmp_path):
 
 
 def test_the_matrix_is_written_beside_the_truth(federate, tmp_path):
-    """As `coterie run` does it: table, picture, and the correlation with the label overlap."""
+    """As `coterie run` does it: the matrix, its picture, and the correlation with the label overlap."""
     from coterie.cli.main import main
 
     with pytest.raises(SystemExit) as end:
@@ -143,10 +144,8 @@ def test_the_matrix_is_written_beside_the_truth(federate, tmp_path):
             ]
         )
     assert end.value.code == 0
-    rows = [line.split(",") for line in (tmp_path / "run" / "similarity.csv").read_text().splitlines()]
-    values = np.array([[float(value) for value in row[1:]] for row in rows[1:]])
-    assert rows[0] == ["client", *map(str, range(6))] and values.shape == (6, 6)
-    np.testing.assert_allclose(values, values.T, rtol=1e-5)
-    assert (tmp_path / "run" / "similarity.png").read_bytes().startswith(b"\x89PNG")
-    told = json.loads((tmp_path / "run" / "truth.json").read_text())
-    assert -1 <= told["correlation-with-label-overlap"]["similarity"] <= 1
+    similarity = found(tmp_path / "run")["similarity"]
+    assert similarity.clients == [str(i) for i in range(6)] and similarity.values.shape == (6, 6)
+    np.testing.assert_allclose(similarity.values, similarity.values.T, rtol=1e-5)
+    assert 'alt="similarity"' in (tmp_path / "run" / "report.html").read_text()
+    assert -1 <= similarity.facts["correlation-with-label-overlap"] <= 1

@@ -9,6 +9,7 @@ import pytest
 import torch
 from coterie.client.app import app
 from coterie.client.data import load_client_data
+from coterie.server.findings import found
 from coterie.strategies.pfedsv.orders import Judgement, PersonalizeOrder
 from coterie.strategies.pfedsv.pseudonyms import Pseudonyms
 from coterie.tasks.models import Network, build_network
@@ -473,13 +474,14 @@ def test_the_relevance_is_written_beside_the_truth(federate, tmp_path):
             f"run --strategy pfedsv --num-server-rounds 3 --num-clients 6 --workers 0 --run-dir {tmp_path}/run".split()
         )
     assert end.value.code == 0
-    rows = [line.split(",") for line in (tmp_path / "run" / "relevance.csv").read_text().splitlines()]
-    assert rows[0] == ["client", *map(str, range(6))] and len(rows) == 7
+    relevance = found(tmp_path / "run")["relevance"]
+    assert relevance.clients == [str(i) for i in range(6)] and relevance.values.shape == (6, 6)
     event = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])
-    for row in rows[1:]:
-        for other, value in zip(rows[0][1:], row[1:], strict=True):
-            assert float(value) == pytest.approx(event["relevance"][row[0]].get(other, 0.0), abs=1e-5)
-    assert (tmp_path / "run" / "relevance.png").read_bytes().startswith(b"\x89PNG")
+    for client, row in zip(relevance.clients, relevance.values, strict=True):
+        for other, value in zip(relevance.clients, row, strict=True):
+            assert value == pytest.approx(event["relevance"][client].get(other, 0.0), abs=1e-5)
+    assert 0 <= relevance.facts["clients-whose-positive-scores-are-exactly-the-label-sharers"] <= 1
+    assert 'alt="relevance"' in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_with_some_clients_in_a_round_the_extractor_is_sent_to_those_that_have_an_old_one(federate):

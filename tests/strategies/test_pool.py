@@ -15,7 +15,13 @@ def model(rng):
 
 @pytest.fixture(params=["memory", "disk"])
 def pool(request, tmp_path):
-    return ModelPool(LAYOUT, tmp_path / "pool" if request.param == "disk" else None)
+    return opened(LAYOUT, tmp_path / "pool", request.param)
+
+
+def opened(layout, directory, store="disk") -> ModelPool:
+    pool = ModelPool(layout, directory, store)
+    pool.expect(1)
+    return pool
 
 
 def test_gives_back_what_was_put(pool):
@@ -60,14 +66,22 @@ def test_mixed_is_the_mixed(pool, monkeypatch):
 
 def test_files_are_found_again(tmp_path):
     rng = np.random.default_rng(3)
-    first = ModelPool(LAYOUT, tmp_path)
+    first = opened(LAYOUT, tmp_path)
     parts = model(rng)
     first.put("a", model(rng))
     first.put("b", parts)
     again = ModelPool(LAYOUT, tmp_path)
-    again.adopt("a")
-    again.adopt("b")
+    again.load_state_dict(first.state_dict())
+    assert again.clients == ["a", "b"] and again.on_disk
     np.testing.assert_array_equal(again.get("b", "extractor"), parts["extractor"])
+
+
+def test_many_large_models_go_to_files_by_themselves(tmp_path, monkeypatch):
+    monkeypatch.setattr("coterie.strategies.pool.MEMORY_LIMIT", 10 * 44)  # bytes of ten models
+    for clients, on_disk in ((10, False), (11, True)):
+        pool = ModelPool(LAYOUT, tmp_path / str(clients))
+        pool.expect(clients)
+        assert pool.on_disk == on_disk == (tmp_path / str(clients)).exists()
 
 
 def test_memory_does_not_grow_with_clients_on_disk(tmp_path, monkeypatch):
@@ -76,7 +90,7 @@ def test_memory_does_not_grow_with_clients_on_disk(tmp_path, monkeypatch):
     row = np.ones(50_000, np.float32)
 
     def peak(clients: int) -> int:
-        pool = ModelPool(layout, tmp_path / str(clients))
+        pool = opened(layout, tmp_path / str(clients))
         tracemalloc.start()
         for i in range(clients):
             pool.put(str(i), {"extractor": row})

@@ -252,8 +252,8 @@ ALWAYS = {
 
 
 def documented_keys():
-    """The first column of the table in docs/run-directory.md."""
-    text = (Path(__file__).parents[2] / "docs" / "run-directory.md").read_text()
+    """The first column of the table in docs/reference/run-directory.md."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "run-directory.md").read_text()
     rows = text.split("## A line of `events.jsonl`")[1].split("\n## ")[0].splitlines()
     return {key for row in rows if row.startswith("| `") for key in re.findall(r"`([^`]+)`", row.split("|")[1])}
 

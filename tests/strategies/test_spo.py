@@ -9,6 +9,7 @@ from coterie.client.data import load_client_data
 from coterie.games.equilibrium import linear_pareto_front
 from coterie.games.preferences import even
 from coterie.server.app import initial_layout
+from coterie.server.findings import found
 from coterie.strategies.registry import default_config, method_of, parse_config
 from coterie.strategies.spo.ce import CE, largest_part
 from coterie.strategies.spo.client import RaysOrder
@@ -91,14 +92,12 @@ def test_front_preferences_collaborators_and_models(federate):
         model = run.personal(client)
         theta = np.append(model["classifier.weight"].ravel(), model["classifier.bias"])
         assert ((y - theta @ x.T) ** 2).mean() < 1.1 * best  # nearly as good as the exact model of the best of all sets
-        np.testing.assert_allclose(
-            theta, made(run).made_for(made(run).preference(client))["classifier"], rtol=1e-5
-        )
-    told = json.loads((run.path / "benefits.json").read_text())
-    assert {name: set(others) for name, others in told["collaborators"].items()} == GROUPS
-    assert (run.path / "benefit-graph.svg").read_text().count("<path") > 8
+        np.testing.assert_allclose(theta, made(run).made_for(made(run).preference(client))["classifier"], rtol=1e-5)
+    told = found(run.path)
+    assert {name: set(others) for name, others in told["collaborators"].values.items()} == GROUPS
     assert "data:image/svg+xml;base64" in (run.path / "report.html").read_text()
-    assert (run.path / "preferences.csv").read_text().startswith("client,0,1,2,3\n")
+    assert told["preferences"].clients == ["0", "1", "2", "3"]
+    np.testing.assert_allclose(told["preferences"].values.sum(axis=1), 1)
 
 
 def subsets(client, number=4):
@@ -211,10 +210,12 @@ def test_a_client_that_fails_in_the_search_is_named_and_stays_alone(strategy, ki
     last = run.events[-1]
     assert list(last["not-searched"]) == ["1"] and reason in last["not-searched"]["1"]
     assert set(last["preferences"]) == {"0", "2", "3"}
-    told = json.loads((run.path / "benefits.json").read_text())
-    assert told["collaborators"]["1"] == ["1"] and set(run.result["models"]["personal"]["clients"]) == set(GROUPS)
+    told = found(run.path)
+    assert told["collaborators"].values["1"] == ["1"] and set(run.result["models"]["personal"]["clients"]) == set(
+        GROUPS
+    )
     if strategy == "ce":
-        assert sorted(itertools.chain(*told["coalitions"])) == sorted(GROUPS)
+        assert sorted(itertools.chain(*told["coalitions"].values)) == sorted(GROUPS)
 
 
 @pytest.mark.parametrize("rows", [15, 17])

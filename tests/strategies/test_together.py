@@ -2,8 +2,9 @@
 
 import pytest
 from coterie.strategies.registry import BUILT_IN as METHODS
+from coterie.strategies.registry import method_of
 
-SERVER = {name: {"server-data": "0.1"} for name, method in METHODS.items() if method.needs_server_data}
+SERVER = {name: {"server-data": "0.1"} for name in METHODS if method_of(name).needs_server_data}
 
 
 @pytest.mark.parametrize("strategy", ["pfedsim", "afedsv", "s-fedavg", "rfa"])

@@ -466,7 +466,9 @@ def test_wrong_arrays_are_refused(change, message):
 def real(name: str) -> Path:
     root = os.environ.get("COTERIE_DATA", "")
     if not root or not (Path(root) / name).exists():
-        pytest.skip(f"needs the published {name}: set COTERIE_DATA to a folder that has it (docs/data.md says how)")
+        pytest.skip(
+            f"needs the published {name}: set COTERIE_DATA to a folder that has it (docs/reference/data.md says how)"
+        )
     return Path(root)
 
 

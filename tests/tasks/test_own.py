@@ -326,8 +326,9 @@ def test_wrong_python_files_are_refused(text, message, tmp_path):
 
 # --- the documentation -----------------------------------------------------------------------------------------------
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "data.md"
-EXAMPLES = [block.split("```")[0] for block in DOCUMENT.read_text(encoding="utf-8").split("```python\n")[1:]]
+DOCUMENTS = [Path(__file__).parents[2] / "docs" / name for name in ("how-to/own-data.md", "reference/data.md")]
+TEXT = "".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
+EXAMPLES = [block.split("```")[0] for block in TEXT.split("```python\n")[1:]]
 
 
 def test_there_is_an_example_of_every_kind():

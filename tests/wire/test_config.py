@@ -5,7 +5,7 @@ import re
 import pytest
 from coterie.server.app import checked_config
 from coterie.strategies.registry import BUILT_IN as METHODS
-from coterie.strategies.registry import default_config, parse_config, sections
+from coterie.strategies.registry import default_config, method_of, parse_config, sections
 from coterie.tasks.models import ModelError
 from coterie.tasks.samples import DataError
 from coterie.wire.config import RunConfig, choose, split_sections
@@ -106,7 +106,7 @@ def test_defaults_come_back_as_they_are():
 def test_all_strategies_of_the_documentation():
     expected = {"local", "fedavg", "fedprox", "fedbn", "fedper", "fedrep", "fedfomo", "fedavg-ft"}
     assert expected <= set(METHODS)
-    assert all(method.name == name for name, method in METHODS.items())
+    assert all(method_of(name).name == name for name in METHODS)
 
 
 def test_every_key_has_a_description_a_group_and_a_kebab_name():

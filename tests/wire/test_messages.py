@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 from coterie.wire.arrays import pack, unpack
-from coterie.wire.fingerprint import PACKAGES, fingerprint
-from coterie.wire.messages import MODEL, ORDER, OTHERS, EvaluateOrder, Hello, TrainOrder, content, reply, size_in_bytes
+from coterie.wire.fingerprint import DOOR, PACKAGES, fingerprint, source_files
+from coterie.wire.messages import MODEL, ORDER, OTHERS, EvaluateOrder, Hello, Sent, TrainOrder, reply, size_in_bytes
 from coterie.wire.randomness import derive_seed, generator
 from flwr.app import ConfigRecord
 from hypothesis import given, settings
@@ -88,11 +88,12 @@ def test_views_are_packed_as_they_look():
 
 def test_content_and_size():
     order, model = EvaluateOrder(3, ("global",)), pack({"classifier": np.zeros(1000, np.float32)})
-    sent = content(order, model, **{OTHERS: pack({"classifier": np.zeros((2, 1000), np.float32)})})
+    sent = Sent(order, model, {"classifier": np.zeros((2, 1000), np.float32)}).content()
     assert set(sent) == {ORDER, MODEL, OTHERS}
     assert EvaluateOrder.from_record(sent.config_records[ORDER]) == order
     assert 12000 <= size_in_bytes(sent) < 12000 + 2 * 200
-    assert size_in_bytes(content(order)) == 0 and MODEL not in content(order)
+    alone = Sent(order).content()
+    assert size_in_bytes(alone) == 0 and MODEL not in alone
     answer = reply({"loss": 0.5, "num-samples": 3, "weights": [0.5, 0.25]}, {"norm": np.ones(2, np.float32)})
     assert dict(answer.metric_records["metrics"]) == {"loss": 0.5, "num-samples": 3, "weights": [0.5, 0.25]}
     assert np.array_equal(unpack(answer.array_records[MODEL])["norm"], [1, 1])
@@ -131,16 +132,21 @@ def test_seeds_are_the_same_everywhere():
     assert derive_seed(7, "model") == expected
 
 
-def test_the_fingerprint_changes_with_the_code(tmp_path, monkeypatch):
+@pytest.mark.parametrize("installed", [False, True])
+def test_the_fingerprint_changes_with_the_code_and_not_with_the_place(tmp_path, monkeypatch, installed):
     import shutil
 
     import coterie.wire.fingerprint as module
 
     root = module.Path(module.__file__).parent.parent
+    home = tmp_path / "site-packages" / "coterie" if installed else tmp_path
+    shutil.copytree(root / DOOR, home if installed else home / DOOR, ignore=shutil.ignore_patterns("__pycache__"))
     for package in PACKAGES:
-        shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "wire" / "fingerprint.py"))
+        shutil.copytree(root / package, home / package, ignore=shutil.ignore_patterns("__pycache__"))
+    here = set(source_files())
+    monkeypatch.setattr(module, "__file__", str(home / "wire" / "fingerprint.py"))
+    assert set(source_files()) == here and {"coterie/__init__.py", "cli/main.py"} <= here
     assert module.fingerprint.__wrapped__() == fingerprint() and len(fingerprint()) == 12
-    path = tmp_path / "client" / "app.py"
+    path = home / "client" / "app.py"
     path.write_text(path.read_text() + "\n# another line\n")
     assert module.fingerprint.__wrapped__() != fingerprint()
