@@ -80,12 +80,12 @@ def register(method: type[Method]) -> str:
 
 def _with_free_name(method: type[Method]) -> type[Method]:
     """A method from outside with a name and a section of its own."""
-    if method.name in (*BUILT_IN, *_built_in_sections()):
+    if method.name in (*BUILT_IN, *built_in_sections()):
         raise ConfigError(
             f"strategy: {method.__name__} has the name {method.name!r}, which Coterie uses itself; "
             "give it another: name = 'my-method'"
         )
-    if method.section and method.Settings is not _built_in_sections().get(method.section):
+    if method.section and method.Settings is not built_in_sections().get(method.section):
         raise ConfigError(
             f"strategy: {method.__name__} has settings of its own; they stand under its name: section = None"
         )
@@ -127,7 +127,8 @@ def section_of(strategy: str, file: str = "") -> str:
 
 
 @functools.cache
-def _built_in_sections() -> dict[str, type[Settings]]:
+def built_in_sections() -> dict[str, type[Settings]]:
+    """Those of Coterie's own."""
     methods = {_built_in(name).section or name: _built_in(name).Settings for name in BUILT_IN}
     return {**methods, "attack": AttackSettings, "privacy": PrivacySettings}
 
@@ -140,7 +141,7 @@ def sections() -> dict[str, type[Settings]]:
             found[section_of(name)] = method_of(name).Settings
         except ConfigError as error:  # harms nobody who does not want it
             log.warning("%s", error)
-    return found | _built_in_sections()
+    return found | built_in_sections()
 
 
 def parse_config(values: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Settings]]:
@@ -158,13 +159,13 @@ def parse_config(values: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Settin
             key = f"{section}.{next(iter(keys))}"
             having = [name for name, settings in known.items() if settings.keys()]
             raise ConfigError(f"{key}: no method has keys under {section!r}; these have: {', '.join(having)}")
-    meant = [name for name in known if name in _built_in_sections() or name in given or name == own]
+    meant = [name for name in known if name in built_in_sections() or name in given or name == own]
     return config, {name: known[name].parse(given.get(name, {}), prefix=f"{name}.") for name in meant}
 
 
 def default_config() -> dict[str, Value]:
     """Every key of Coterie's own with its default, as it stands in pyproject.toml."""
     values = RunConfig().as_config()
-    for name, settings in _built_in_sections().items():
+    for name, settings in built_in_sections().items():
         values |= settings().as_config(prefix=f"{name}.")
     return values
