@@ -11,19 +11,19 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, Error, Message
+from flwr.app import Array, Error, Message, MetricRecord
 
 from coterie.strategies.findings import as_json
 from coterie.strategies.method import Method
 from coterie.strategies.registry import method_of, parse_config, register
 from coterie.tasks.images import load_digits
 from coterie.trial import ASK, CLIENTS, TEST, TRAIN, Played, TamperedGrid, Trial
-from coterie.wire.config import Value
+from coterie.wire.config import Value, choose
 from coterie.wire.errors import ConfigError, NoQuorum, RunFailed
 from coterie.wire.messages import HELLO, METRICS, MODEL, ORDER
 
@@ -31,7 +31,7 @@ LAWS: dict[str, Callable[[Trial], None]] = {}
 
 
 def check_method(
-    method: type[Method] | str | Path, *, laws: Iterable[str] = (), processes: bool = False, **settings: Value
+    method: type[Method] | str | Path, *, laws: Sequence[str] = (), processes: bool = False, **settings: Value
 ) -> None:
     """Try a method (its class, its file or its name): all laws, or those of the given names.
 
@@ -45,7 +45,10 @@ def check_method(
     for name, value in settings.items():
         key = name.replace("_", "-")
         values[f"{own.section or own.name}.{key}" if key in own.Settings.keys() else key] = value
-    chosen = {name: LAWS[name] for name in laws} if laws else LAWS
+    for name in laws:
+        choose("laws", name, list(LAWS))
+    chosen = {name: LAWS[name] for name in laws or LAWS}
+    parse_config({**values, "strategy": strategy})  # mistakes in the call are not the method's
     with tempfile.TemporaryDirectory(prefix="coterie-") as home:
         trial = Trial(strategy, values, Path(home))
         for name, holds in (chosen | ({"processes": _processes} if processes else {})).items():
@@ -238,7 +241,7 @@ def spoil(answer: Message) -> Message:
         first = next(iter(models))
         models[first] = Array(np.full_like(models[first].numpy(), np.nan))
     else:
-        metrics = answer.content.metric_records[METRICS]
+        metrics = answer.content.metric_records.get(METRICS, MetricRecord())
         for name, value in metrics.items():
             if isinstance(value, float):
                 metrics[name] = float("nan")
@@ -252,8 +255,10 @@ def _nan(trial: Trial) -> None:
     def harm(grid: TamperedGrid, asked: Message, answer: Message, name: str) -> Message:
         return spoil(answer) if name == "2" and grid.phase == TRAIN and answer.has_content() else answer
 
-    played = trial.play(tamper=harm, num_server_rounds=2)
-    _must_be_left_out(played, "2", played.events)
+    def judge(played: Played, number: int) -> None:  # at once: what one NaN does to the next round is not the point
+        _must_be_left_out(played, "2", played.events[-1:])
+
+    played = trial.play(tamper=harm, after=judge, num_server_rounds=2)
     played.must_have_tested(CLIENTS)
     played.must_be_finite()
 
@@ -261,17 +266,13 @@ def _nan(trial: Trial) -> None:
 @law("nan when asked")
 def _nan_when_asked(trial: Trial) -> None:
     """NaN in an answer to another question than training harms nobody"""
-    asked_more = 0
 
     def harm(grid: TamperedGrid, asked: Message, answer: Message, name: str) -> Message:
-        nonlocal asked_more
-        if name != "2" or grid.phase != ASK or asked.metadata.message_type == HELLO or answer.has_error():
-            return answer
-        asked_more += 1
-        return spoil(answer) if METRICS in answer.content.metric_records else answer
+        other = grid.phase == ASK and asked.metadata.message_type != HELLO
+        return spoil(answer) if name == "2" and other and answer.has_content() else answer
 
-    played = trial.play(tamper=harm, num_server_rounds=2)
-    if asked_more:
+    if trial.whole().grid.asked_more:
+        played = trial.play(tamper=harm, num_server_rounds=2)
         played.must_be_finite()
 
 

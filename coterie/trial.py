@@ -21,6 +21,7 @@ from coterie.strategies.observer import Observer
 from coterie.strategies.registry import method_of, parse_config, section_of
 from coterie.wire.arrays import pack
 from coterie.wire.config import Value
+from coterie.wire.messages import HELLO
 
 CLIENTS = ["0", "1", "2", "3"]
 TINY: dict[str, Value] = {
@@ -42,6 +43,7 @@ class TamperedGrid(SimulationGrid):
         self.tamper = tamper
         self.away: set[str] = set()  # clients that are not connected
         self.phase = ASK
+        self.asked_more = False  # there was another exchange than training and tests
         self.sent: list[tuple[str, Message]] = []
         self.answered: list[tuple[str, Message]] = []
         for context, name in zip(self.contexts.values(), names, strict=False):
@@ -63,6 +65,7 @@ class TamperedGrid(SimulationGrid):
         self.workers.done.clear()
         for identifier, message in zip(identifiers, messages, strict=True):
             name, answer = self.name_of(message.metadata.dst_node_id), answers[identifier]
+            self.asked_more |= self.phase == ASK and message.metadata.message_type != HELLO
             self.sent.append((name, message))
             self.answered.append((name, answer))
             arrived = self.tamper(message, answer, name) if self.tamper else answer
