@@ -3,8 +3,9 @@
 import numpy as np
 from coterie.client import ocf
 from coterie.client.coalition import fill
+from coterie.client.data import load_client_data
 from coterie.client.fomo import mix
-from coterie.client.participant import Participant, received_parts
+from coterie.client.participant import Participant, client_name, local_config, received_parts
 from coterie.client.pfedsv import deliver, personalize
 from coterie.client.rays import losses_and_gradients
 from coterie.client.store import OWN
@@ -36,6 +37,11 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 app = ClientApp()
+
+
+def keep_data(context: Context) -> None:
+    """Load the data set into this process; the answers that are forked from it then find it in memory."""
+    load_client_data(context.node_config, local_config(context), client_name(context))
 
 
 @app.query("hello")
