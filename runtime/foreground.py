@@ -1,4 +1,4 @@
-"""A program that runs until it is stopped: what it says to the terminal, and how a signal ends it."""
+"""A program that runs until it is stopped: what it says to the terminal, and how signals end it and its processes."""
 
 import contextlib
 import signal
@@ -36,6 +36,12 @@ def undisturbed() -> Iterator[None]:
     """Within, signals that ask to end are ignored: a second Ctrl-C must not leave half of it undone."""
     with _handling(signal.SIG_IGN):
         yield
+
+
+def leave_it_to_the_parent() -> None:
+    """In a new process: Ctrl-C in a terminal reaches all of them, and the parent decides; other signals end it."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @contextlib.contextmanager

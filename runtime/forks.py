@@ -21,6 +21,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
+from coterie.runtime.foreground import leave_it_to_the_parent
+
 GRACE_SECONDS = 3.0
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
@@ -51,7 +53,7 @@ class End(NamedTuple):
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:
-    """Runs in a new process: when its parent is killed and cannot clean up, Linux sends it this signal."""
+    """Runs in a new process: when its parent, or the thread that started it, ends without a word, Linux sends it this signal."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, number)
 
@@ -64,9 +66,7 @@ def fork(child: Callable[[], None], at_parents_end: int = signal.SIGKILL) -> int
     code = 1
     try:
         end_with_parent(at_parents_end)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        leave_it_to_the_parent()
         child()
         code = 0
     except SystemExit as error:
@@ -116,6 +116,6 @@ def serve_forks(control: socket.socket) -> End:
 
 def _serve_run(parent: socket.socket, control: socket.socket) -> None:
     parent.close()
-    from coterie.runtime.answer import serve_run  # not before: it imports torch
+    from coterie.runtime.answer import serve_run  # not before: the parent stays small
 
     serve_run(control)

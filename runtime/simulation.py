@@ -8,7 +8,6 @@ already. There may be several simulations in one process, one after the other or
 import multiprocessing
 import os
 import selectors
-import signal
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 
 from coterie.runtime.flower import Run, TaskIdentity
+from coterie.runtime.foreground import leave_it_to_the_parent
 from coterie.wire.config import Value
 from coterie.wire.errors import RunFailed
 from flwr.app import Context, Error, Message, RecordDict
@@ -133,8 +133,7 @@ def _can_fork(threads: int) -> bool:
 
 def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
     """A worker's life: until the other end of its pipe is closed, which nobody else may hold open."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the main process decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_it_to_the_parent()
     for other in inherited:
         other.close()
     contexts: dict[int, Context] = {}

@@ -239,6 +239,21 @@ def test_a_killed_answer_is_reported_and_the_next_one_is_given(answers: Answers,
     assert reply is not None and reply.has_content()
 
 
+def test_data_are_loaded_once_for_all_answers(answers: Answers, tmp_path: Path) -> None:
+    """By the first answer, and by the process of the run for all others."""
+    script, loads = tmp_path / "data.py", tmp_path / "loads"
+    script.write_text(
+        "import os\nimport numpy as np\n"
+        f"def load():\n    print(os.getpid(), file=open({str(loads)!r}, 'a'))\n    rng = np.random.default_rng(0)\n"
+        "    return {'x': rng.normal(size=(40, 1, 8, 8)).astype('float32'), 'y': np.arange(40) % 10}\n"
+    )
+    known = known_run(tmp_path, bundle(checked_config(CONFIG)), data=str(script))
+    for _ in range(4):
+        reply, reason = ask(answers, known, hello_message())
+        assert reply is not None and reply.has_content(), (reply, reason)
+    assert len(set(loads.read_text().split())) == 2
+
+
 def test_a_killed_process_of_a_run_is_replaced(answers: Answers, tmp_path: Path) -> None:
     known = known_run(tmp_path, bundle(checked_config(CONFIG)))
     assert ask(answers, known, hello_message())[0] is not None
