@@ -21,6 +21,7 @@ from coterie.runtime.flower import Run, TaskIdentity
 from coterie.runtime.foreground import leave_it_to_the_parent
 from coterie.wire.config import Value
 from coterie.wire.errors import RunFailed
+from coterie.wire.log import log_plainly
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
@@ -134,6 +135,7 @@ def _can_fork(threads: int) -> bool:
 def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
     """A worker's life: until the other end of its pipe is closed, which nobody else may hold open."""
     leave_it_to_the_parent()
+    log_plainly()
     for other in inherited:
         other.close()
     contexts: dict[int, Context] = {}

@@ -9,3 +9,11 @@ def join_flowers_log() -> None:
     ours.setLevel(flower.getEffectiveLevel())
     for handler in flower.handlers:
         ours.addHandler(handler)
+
+
+def log_plainly() -> None:
+    """In a forked worker: to standard error, and not through the parent's console, whose locks may be held for ever here."""
+    plain = logging.StreamHandler()
+    plain.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    for name in ("coterie", "flwr"):
+        logging.getLogger(name).handlers = [plain]

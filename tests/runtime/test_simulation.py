@@ -1,6 +1,7 @@
 """Workers of a simulation: several at once, forked or not, and a dead one is noticed."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from coterie.client.app import app
 from coterie.runtime import simulation
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import checked_config
@@ -77,6 +79,35 @@ def test_a_dead_worker_is_noticed_whatever_other_workers_were_started_since(tmp_
     finally:
         first.close()
         second.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is forked here")
+def test_a_worker_may_log_whatever_the_process_was_doing_when_it_was_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another thread was just drawing the progress bar, through which warnings are written."""
+    console = threading.Lock()
+
+    class Drawn(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            with console:
+                pass
+
+    def answer(message: Message, context: Any) -> Message:
+        logging.getLogger("coterie.client.training").warning("it is late")
+        return app(message, context)
+
+    monkeypatch.setattr(logging.getLogger("coterie"), "handlers", [Drawn()])
+    monkeypatch.setattr("coterie.client.app.app", answer)
+    pool = Workers(1)
+    thread = threading.Thread(target=lambda: hellos(pool, tmp_path), daemon=True)
+    try:
+        with console:
+            thread.start()
+            thread.join(30)
+        assert not thread.is_alive()
+    finally:
+        pool.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing is forked here")
