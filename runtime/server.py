@@ -23,6 +23,7 @@ from coterie.runtime.processes import Processes, last_words, must_be_free
 from coterie.runtime.programs import environment, executor_command, superlink_command
 from coterie.wire.errors import ConfigError, RunFailed
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 
 LOOK_SECONDS = 2.0
 START_SECONDS = 60.0
@@ -161,7 +162,7 @@ class Members:
         for path in sorted(self.directory.glob("*.pub")):
             try:
                 keys[read_public_key(path)] = path
-            except (ValueError, OSError) as error:
+            except (ValueError, OSError, UnsupportedAlgorithm) as error:
                 self._tell_once(f"{path}: is not a public key of `coterie keys` ({error}); left out")
         return keys
 
