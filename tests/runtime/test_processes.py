@@ -1,7 +1,9 @@
 """Processes that are started as commands: they end, and what they said is found."""
 
 import os
+import shutil
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from coterie.runtime.processes import Processes, last_words, marked, must_be_free
 from coterie.runtime.programs import quoted
 from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.fingerprint import source_files
 
 
 def test_processes_that_will_not_end_are_ended(tmp_path: Path) -> None:
@@ -75,3 +78,22 @@ def test_they_may_be_started_and_stopped_in_any_thread(tmp_path: Path) -> None:
     thread.start()
     thread.join(30)
     assert ended == [True]
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["checkout", "installed"])
+def test_programs_find_this_very_code_and_none_of_its_folders_under_another_name(
+    tmp_path: Path, installed: bool
+) -> None:
+    """Installed, the folders lie inside the package: `client` must not become a module of that name."""
+    for name, path in source_files().items():
+        place = tmp_path / (name if not installed or name.startswith("coterie/") else f"coterie/{name}")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place)
+    if not installed:
+        (tmp_path / "pyproject.toml").touch()
+    told = "from coterie.runtime.programs import environment; print(environment(__import__('pathlib').Path('x'))['PYTHONPATH'])"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", told], env=environment, capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.strip().split(os.pathsep)) == {str(tmp_path)}
