@@ -12,13 +12,14 @@ from coterie.client.data import partitioned
 from coterie.games.shapley import estimate, normalise, shapley_from_table
 from coterie.server.rundir import new_run_dir, write_json
 from coterie.strategies.registry import parse_config
-from coterie.strategies.server_game import available_cores, mixture, server_samples
+from coterie.strategies.server_game import mixture, server_samples
 from coterie.tasks.coalition_models import CoalitionModels
 from coterie.tasks.models import build_network
 from coterie.tasks.parts import average
 from coterie.tasks.training import Sgd, chosen_samples, train
 from coterie.wire.arrays import Parts
 from coterie.wire.config import RunConfig, Value
+from coterie.wire.cores import usable_cores
 from coterie.wire.errors import RunFailed
 from coterie.wire.randomness import derive_seed, generator
 from rich.console import Console
@@ -62,7 +63,7 @@ def game_of(config: RunConfig) -> np.ndarray:
             train(network, samples, Sgd(config.learning_rate, config.batch_size), epochs=config.local_epochs, rng=rng)
             thetas.append(network.dump())
     players = len(thetas)
-    models = CoalitionModels(network, server_samples(config, "cpu"), threads=available_cores())
+    models = CoalitionModels(network, server_samples(config, "cpu"), threads=usable_cores())
     members = [frozenset(i for i in range(players) if mask >> i & 1) for mask in range(1 << players)]
     return models.utilities([base, *thetas], np.array([mixture(some, players, 1.0) for some in members]))
 

@@ -7,7 +7,8 @@ clients do with it; the method is looked up by its name and loaded only then.
 from importlib import import_module
 from typing import Any
 
-from coterie.client.participant import Participant
+from coterie.client.data import load_client_data
+from coterie.client.participant import Participant, client_name, local_config
 from coterie.client.testing import test
 from coterie.client.training import train
 from coterie.wire.errors import Refused
@@ -24,14 +25,25 @@ class CoterieClient(ClientApp):
         me, kind = Participant.of(context), message.metadata.message_type
         if kind == HELLO:
             return Message(RecordDict({ORDER: hello(me).to_record()}), reply_to=message)
-        handlers = (
-            COMMON if kind in COMMON else import_module("coterie.strategies.registry").handlers(me.config.strategy)
-        )
+        handlers = COMMON if kind in COMMON else handlers_of(me.config.strategy)
         if kind not in handlers:
             raise Refused(f"{kind}: strategy {me.config.strategy!r} has no such message")
         order, answer = handlers[kind]
         records = message.content
         return Message(answer(me, order.from_record(records.config_records[ORDER]), records), reply_to=message)
+
+
+def handlers_of(strategy: str) -> dict[str, tuple[Any, Any]]:
+    """By name: a device has no use for methods but that of its run."""
+    found: dict[str, tuple[Any, Any]] = import_module("coterie.strategies.registry").handlers(strategy)
+    return found
+
+
+def keep_data(context: Context) -> None:
+    """Load the data set and the method into this process; the answers that are forked from it then find them in memory."""
+    config = local_config(context)
+    load_client_data(context.node_config, config, client_name(context))
+    handlers_of(config.strategy)
 
 
 def hello(me: Participant) -> Hello:
