@@ -35,7 +35,8 @@ from rich.console import Console
 def measure_aggregation(clients: int = 1000) -> None:
     layout = build_network("lenet5", (3, 32, 32), 10, seed=1).dump()
     rng = np.random.default_rng(0)
-    pool = ModelPool(layout)
+    pool = ModelPool(layout, Path(), "memory")
+    pool.expect(clients)
     for i in range(clients):
         pool.put(str(i), {part: rng.normal(size=like.shape).astype(like.dtype) for part, like in layout.items()})
     classifiers = pool.part("classifier")[:, :840].reshape(clients, 10, 84)
@@ -90,7 +91,8 @@ def measure_disk(clients: int) -> None:
     layout = build_network("mobilenet-v2", (3, 32, 32), 10, seed=1).dump()
     rows = {part: np.zeros(like.shape, like.dtype) for part, like in layout.items()}
     with tempfile.TemporaryDirectory() as directory:
-        pool = ModelPool(layout, Path(directory))
+        pool = ModelPool(layout, Path(directory), "disk")
+        pool.expect(clients)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         start = time.process_time()
         for i in range(clients):

@@ -225,13 +225,22 @@ def test_clients_cannot_match_their_pseudonyms(federate):
 
 
 def test_the_secret_is_random_where_clients_bring_data_of_their_own():
-    private = [Pseudonyms.for_run(1, private=True) for _ in range(2)]
+    def begun(seed: int, private: bool) -> Pseudonyms:
+        names = Pseudonyms()
+        names.begin(seed, private=private)
+        return names
+
+    private = [begun(1, private=True) for _ in range(2)]
     assert private[0].of("b", told_to="a") != private[1].of("b", told_to="a")
-    public = [Pseudonyms.for_run(seed, private=False) for seed in (1, 1, 2)]
+    public = [begun(seed, private=False) for seed in (1, 1, 2)]
     assert public[0].of("b", told_to="a") == public[1].of("b", told_to="a") != public[2].of("b", told_to="a")
     names = public[0]
     assert names.of("bc", told_to="a") != names.of("c", told_to="ab")
     assert set(names.roster("abc", told_to="a").values()) == {"b", "c"}
+    again = Pseudonyms()
+    again.load_state_dict(json.loads(json.dumps(private[0].state_dict())))
+    again.begin(1, private=True)  # it has one already
+    assert again.of("b", told_to="a") == private[0].of("b", told_to="a")
 
 
 def test_nothing_is_sent_twice_in_the_same_version(federate):
@@ -412,7 +421,7 @@ def test_a_client_that_did_not_train_in_this_round_refuses(alone):
 
 def test_a_train_order_that_continues_what_is_not_here(alone):
     run, _ = alone
-    order = TrainOrder(2, ("classifier",), (1,), ("classifier",), continues=5)
+    order = TrainOrder(2, ("classifier",), continues=5)
     records = RecordDict({ORDER: order.to_record()})
     message = Message(records, dst_node_id=2, message_type="train", group_id="2")
     with pytest.raises(Exception, match="kept in round 5 is not here"):
