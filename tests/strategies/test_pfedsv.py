@@ -169,22 +169,26 @@ def test_a_client_that_lost_its_state_is_sent_the_extractor_again(federate, tmp_
 
 
 def test_all_values_negative_keeps_the_own_model(federate):
-    """Others answer noise: a client's validation accuracy can only fall, and its own model stays as trained."""
-    rng = np.random.default_rng(0)
+    """Others send models that drown every average in one label, which client 0 has not: all of them are worth less than
+    nothing to it, and its own model stays as trained."""
 
     def garbage(asked: Message, answered: Message, client: str) -> Message:
         if asked.metadata.message_type == "train" and client != "0":
             parts = unpack(answered.content.array_records[MODEL])
-            parts["classifier"] = rng.normal(size=parts["classifier"].shape).astype(np.float32) * 100
+            parts["classifier"] = np.zeros_like(parts["classifier"])
+            parts["classifier"][-10 + missing] = 1e6  # the biases come last
             answered.content[MODEL] = pack(parts)
         return answered
 
+    config = RunConfig.parse({"task": "digits", "partition": "pathological", "labels-per-client": 2})
+    data = load_client_data({"partition-id": 0, "num-partitions": 4}, config, "0")
+    missing = min(set(range(10)) - set(data.dataset.y[data.split.train].tolist()))
     run = federate(tamper=garbage, **{**ALL, "local-epochs": 8})
     own = uploaded(run, 3)["0"]
-    weights = run.exchanges(3)["0"][1].content.metric_records[METRICS]["weights"]
-    if weights[0] == 1.0:
-        np.testing.assert_array_equal(run.state("0")["classifier"], own["classifier"])
-    assert weights[0] > 0.5
+    told = run.exchanges(3)["0"][1].content.metric_records[METRICS]
+    assert told["weights"][0] == 1.0 and set(told["weights"][1:]) == {0.0}
+    assert told["values"][0] > 0 > max(told["values"][1:])
+    np.testing.assert_array_equal(run.state("0")["classifier"], own["classifier"])
 
 
 # --- who is sent what -------------------------------------------------------------------------------------------------
