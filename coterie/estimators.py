@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.client.data import partitioned
 from coterie.games.shapley import estimate, normalise, shapley_from_table
+from coterie.manners import tame_torch
 from coterie.presets import Estimators
 from coterie.runs import Comparison
 from coterie.server.report import write_page
@@ -32,6 +33,7 @@ BUDGETS = (120, 240, 480, 960)
 DRAWS = 100
 
 
+@tame_torch()
 def compare_estimators(preset: Estimators, values: Mapping[str, Value], seeds: Sequence[int]) -> Comparison:
     if len(seeds) > 1:
         raise ConfigError(f"seeds = {list(seeds)}: this preset plays one game, many times; give one seed")

@@ -2,11 +2,8 @@
 
 import importlib
 import logging
-import os
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from html import escape
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +12,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from coterie.manners import Shared
 from coterie.strategies.observer import Observer
 from coterie.wire.messages import Hello
 
@@ -150,37 +148,18 @@ def _figures(event: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {mean[name]:.4f}" for name in SHOWN if name in mean)
 
 
-class _Log:
-    """How loggers were before the first of the runs that are going on now; threads may have several."""
+def _log_to(console: Console) -> Callable[[], None]:
+    before = [(logger, logger.handlers, logger.level) for logger in map(logging.getLogger, LOGGERS)]
+    for logger, *_ in before:
+        logger.handlers = [RichHandler(console=console, show_time=False, show_path=False)]
+        logger.setLevel(logging.WARNING)
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.runs = 0
-        self.before: dict[str, tuple[list[logging.Handler], int]] = {}
+    def undo() -> None:
+        for logger, handlers, level in before:
+            logger.handlers = handlers
+            logger.setLevel(level)
+
+    return undo
 
 
-_log = _Log()
-os.register_at_fork(after_in_child=lambda: setattr(_log, "lock", threading.Lock()))
-
-
-@contextmanager
-def own_log(console: Console) -> Iterator[None]:
-    """Flower's log through our console while a run lasts, warnings only: its lines would tear the bar apart."""
-    with _log.lock:
-        _log.runs += 1
-        if _log.runs == 1:
-            loggers = [logging.getLogger(name) for name in LOGGERS]
-            _log.before = {logger.name: (logger.handlers, logger.level) for logger in loggers}
-            for logger in loggers:
-                logger.handlers = [RichHandler(console=console, show_time=False, show_path=False)]
-                logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        with _log.lock:
-            _log.runs -= 1
-            if not _log.runs:
-                for name, (handlers, level) in _log.before.items():
-                    logger = logging.getLogger(name)
-                    logger.handlers = handlers
-                    logger.setLevel(level)
+log_to = Shared(_log_to)  # warnings only, through our console: Flower's other lines would tear the bar apart

@@ -9,11 +9,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import cast
 
-import torch
-
 from coterie.client.data import partitioned
 from coterie.client.participant import pick_device
-from coterie.progress import RunProgress, own_log, progress_of
+from coterie.manners import tame_torch
+from coterie.progress import RunProgress, log_to, progress_of
 from coterie.runs import Run
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import checked_config
@@ -81,6 +80,7 @@ def configuration(
     return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
 
+@tame_torch()
 def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
     """The whole configuration of a simulation, checked, with its data loaded and dealt: all mistakes show up here."""
     config = checked_config(_describe_own_data(values))
@@ -136,7 +136,7 @@ def _cores() -> int:
 
 @contextmanager
 def worker_pool(workers: int | None) -> Iterator[Workers]:
-    """Processes for the clients, and afterwards this process as it was: its torch, its environment."""
+    """Processes for the clients, one per core if `workers` is None."""
     daemon = bool(multiprocessing.current_process().daemon)  # which may have no children
     if workers is None:
         workers = 0 if daemon else _cores()
@@ -146,16 +146,12 @@ def worker_pool(workers: int | None) -> Iterator[Workers]:
         )
     if workers < 0:
         raise ConfigError(f"workers = {workers}: must be 0 or more")
-    threads, limited = torch.get_num_threads(), "OMP_NUM_THREADS" in os.environ
-    with nullcontext() if workers else _alone, torch.random.fork_rng(devices=[]):
+    with nullcontext() if workers else _alone, tame_torch():
         pool = Workers(workers)
         try:
             yield pool
         finally:
             pool.close()
-            torch.set_num_threads(threads)
-            if not limited:
-                os.environ.pop("OMP_NUM_THREADS", None)
 
 
 def simulate(
@@ -171,6 +167,6 @@ def simulate(
     overlap = None
     if dataset.num_classes:
         overlap = ([str(i) for i in range(len(parts))], label_overlap(label_table(dataset, parts)))
-    with own_log(progress.console):
+    with log_to(progress.console):
         run_rounds(grid, config, run_dir, [progress, *observers], overlap)
     return Run(run_dir)

@@ -18,6 +18,7 @@ from coterie.strategies.registry import METHODS, default_config
 from coterie.wire.errors import ConfigError
 from safetensors.numpy import load_file
 
+import coterie as library
 from coterie.presets import PRESETS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -98,6 +99,13 @@ def test_run(coterie, tmp_path):
     assert f"{accuracy:.4f}" in out and 0 < accuracy <= 1
     per_client = [client["accuracy"] for client in result["models"]["personal"]["clients"].values()]
     assert len(per_client) == 3 and accuracy == pytest.approx(np.mean(per_client))
+
+
+def test_the_library_does_the_same(coterie, tmp_path):
+    assert coterie("run", "--strategy", "fedavg-ft", *QUICK, "--set", "fedavg-ft.epochs=2", "--run-dir", "a")[0] == 0
+    keys = {"num_server_rounds": 2, "local_epochs": 1, "model": "linear"}
+    library.run("fedavg-ft", run_dir="b", settings={"fedavg-ft.epochs": 2}, workers=2, progress=False, **keys)
+    assert (tmp_path / "a" / "result.json").read_bytes() == (tmp_path / "b" / "result.json").read_bytes()
 
 
 def test_run_without_a_directory_makes_one_under_runs(coterie, tmp_path):
