@@ -10,6 +10,7 @@
 """
 
 import argparse
+import logging
 import os
 import resource
 import tempfile
@@ -21,15 +22,14 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
-from coterie.cli.progress import quiet_flower
-from coterie.cli.run import prepare
 from coterie.games.similarity import aggregation_weights, similarity_rows
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import run
 from coterie.strategies.observer import Observer
 from coterie.strategies.pool import ModelPool
 from coterie.tasks.models import build_network
-from rich.console import Console
+
+from coterie.simulate import prepare
 
 
 def measure_aggregation(clients: int = 1000) -> None:
@@ -115,7 +115,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", default="data", help="directory with fashion-mnist.npz")
     parser.add_argument("--disk-clients", type=int, default=1000, help="clients of the third figure; 9 MB of disk each")
     arguments = parser.parse_args()
-    quiet_flower(Console(stderr=True))
+    logging.getLogger("flwr").setLevel(logging.WARNING)
     measure_disk(arguments.disk_clients)  # first: its peak memory must not hide behind the others'
     measure_aggregation()
     measure_server_share(arguments.data)

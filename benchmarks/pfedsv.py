@@ -26,7 +26,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coterie.cli.communication import sizes_of
 from coterie.client import participant
 from coterie.client.app import app
 from coterie.client.participant import Participant
@@ -49,6 +48,8 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
 from flwr.supercore.task_identity import TaskIdentity
+
+from coterie.communication import sizes_of
 
 MEMBERS, IMAGES, K = 6, 2000, 5
 CASES = [("mnist", "lenet5", False), ("cifar10", "resnet34", True), ("cifar10", "resnet34", False)]

@@ -19,6 +19,7 @@ in per cent
 import argparse
 import itertools
 import json
+import logging
 import os
 import tempfile
 import time
@@ -28,8 +29,6 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
-from coterie.cli.progress import quiet_flower
-from coterie.cli.run import prepare
 from coterie.client.data import linear_recipe, load_client_data
 from coterie.games.equilibrium import linear_pareto_front
 from coterie.games.preferences import even
@@ -42,8 +41,9 @@ from coterie.tasks.hypernetwork import Hypernetwork
 from coterie.tasks.linear import linear_parameters
 from coterie.tasks.resolve import network_of
 from coterie.wire.config import RunConfig
-from rich.console import Console
 from safetensors.numpy import load_file
+
+from coterie.simulate import prepare
 
 CLIENTS, FEATURES, TRAIN, TEST, GROUPS = 6, 20, 100, 100, 2
 GROUP_OF = [frozenset(j for j in range(CLIENTS) if j % GROUPS == i % GROUPS) for i in range(CLIENTS)]
@@ -178,5 +178,5 @@ if __name__ == "__main__":
     parser.add_argument("--validation", default="100,1000", help="validation samples of a client, separated by commas")
     parser.add_argument("--rounds", type=int, default=40)
     arguments = parser.parse_args()
-    quiet_flower(Console(stderr=True))
+    logging.getLogger("flwr").setLevel(logging.WARNING)
     main(arguments.seeds, [int(number) for number in arguments.validation.split(",")], arguments.rounds)

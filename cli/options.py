@@ -75,3 +75,17 @@ def _value(text: str, is_text: bool) -> Value:
     except json.JSONDecodeError:
         return text
     return value if isinstance(value, str if is_text else bool | int | float | str) else text
+
+
+def parse_list(key: str, text: str) -> list[str]:
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise ConfigError(f"{key} = {text!r}: name at least one, separated by commas")
+    return items
+
+
+def parse_seeds(text: str) -> list[int]:
+    items = parse_list("seeds", text)
+    if not all(item.isdecimal() for item in items):
+        raise ConfigError(f"seeds = {text!r}: write whole numbers separated by commas, for example 1,2,3")
+    return [int(item) for item in items]

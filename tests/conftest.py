@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from coterie.cli.run import prepare
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import run
 from coterie.strategies.registry import method_of
@@ -19,6 +18,8 @@ from coterie.wire.messages import MODEL
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.numpy import load_file
+
+from coterie.simulate import prepare
 
 Tamper = Callable[[Message, Message, str], Message | None]  # (asked, answered, client) -> what arrives; None: nothing
 

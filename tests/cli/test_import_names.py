@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from coterie.wire.fingerprint import PACKAGES
 
-import coterie
-
 SMALL = ("--model", "linear", "--num-server-rounds", "1")
 LIBRARY = (
     "import coterie; coterie.run(strategy='fedavg', task='digits', model='linear', num_server_rounds=1, num_clients=2, "
@@ -47,7 +45,6 @@ def test_the_command(crowded: Any, program: list[str]) -> None:
     check(crowded, [*program, "run", *SMALL, "--num-clients", "2", "--run-dir", "run"])
 
 
-@pytest.mark.skipif(not hasattr(coterie, "run"), reason="the library's door is not there yet")
 def test_the_library(crowded: Any) -> None:
     check(crowded, [sys.executable, "-c", LIBRARY])
 
