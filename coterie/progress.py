@@ -3,6 +3,7 @@
 import importlib
 import logging
 import sys
+import time
 from collections.abc import Callable, Mapping
 from html import escape
 from types import TracebackType
@@ -17,6 +18,7 @@ from coterie.strategies.observer import Observer
 from coterie.wire.messages import Hello
 
 SHARE_OF_TRAINING = 0.8  # of the time of a round with an evaluation, for a bar that moves evenly
+REDRAW_SECONDS = 0.1  # drawing a bar costs more than the answer of a small client
 SHOWN = ("global.accuracy", "personal.accuracy", "personal.loss")
 LOGGERS = ("flwr", "coterie")
 
@@ -27,6 +29,7 @@ class RunProgress(Observer):
     def __init__(self, title: str, rounds: int) -> None:
         self.title = title
         self.rounds = rounds
+        self.shown_at = 0.0
         self.console = Console(stderr=True, force_jupyter=False)
 
     def __enter__(self) -> Self:
@@ -48,6 +51,10 @@ class RunProgress(Observer):
         self.say(f"{self.title}: {len(clients)} clients, {samples} training samples")
 
     def progress(self, server_round: int, phase: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self.shown_at < REDRAW_SECONDS:
+            return
+        self.shown_at = now
         begun, share = (0.0, SHARE_OF_TRAINING) if phase == "train" else (SHARE_OF_TRAINING, 1 - SHARE_OF_TRAINING)
         self.show(round(server_round - 1 + begun + share * done / total, 2), f"{phase} {done}/{total} clients")
 

@@ -161,8 +161,8 @@ class Comparison:
     """Several methods, or whatever else a preset compares, on the same data."""
 
     path: Path
-    rows: Rows  # a row for each method (and cell of a preset): means and standard deviations over the seeds
-    tables: Sequence[Table] = ()  # the same in words
+    rows: Rows = field(repr=False)  # one for each method (and cell of a preset): mean and deviation over the seeds
+    tables: Sequence[Table] = field(default=(), repr=False)  # the same in words
     runs: Sequence[Run] = field(default=(), repr=False)  # those that came to their end
 
     @property

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -54,7 +54,9 @@ def run(
     `keys` are those of the run configuration, with underscores (docs/reference/settings.md); `settings` are those of a method, of
     `attack` and `privacy`, by their full names. `run_dir` must be new; "" makes one under runs/. `workers` processes do the
     clients' work, and results do not depend on their number; None is one per core, 0 none. `progress=False` is silent.
-    `observers` hear how the run goes. Raises CoterieError for what you can mend, and OSError for files and disks.
+    `observers` hear how the run goes. Runs of several threads take turns.
+
+    Raises CoterieError for what you can mend, and OSError for files and disks.
     """
     given = {"strategy": strategy, "task": task, "data": str(data), "run-dir": str(run_dir)}
     config = prepare({**given, **configuration(keys, settings, run)})
@@ -120,7 +122,7 @@ def _describe_own_data(values: Mapping[str, Value]) -> dict[str, Value]:
     return values
 
 
-_alone = threading.RLock()  # clients in this process share networks and torch's generator
+_alone = threading.RLock()  # clients here share networks, and workers must not be forked while a thread is in torch
 
 
 def _forget_lock() -> None:
@@ -143,7 +145,7 @@ def worker_pool(workers: int | None) -> Iterator[Workers]:
         )
     if workers < 0:
         raise ConfigError(f"workers = {workers}: must be 0 or more")
-    with nullcontext() if workers else _alone, tame_torch():
+    with _alone, tame_torch():
         pool = Workers(workers)
         try:
             yield pool

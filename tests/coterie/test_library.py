@@ -16,6 +16,7 @@ from coterie.strategies.findings import Finding, as_json
 from coterie.wire.fingerprint import source_files
 
 import coterie
+from coterie.progress import RunProgress
 
 SMALL = {"num_server_rounds": 2, "num_clients": 3, "local_epochs": 1, "model": "mlp", "workers": 0}
 ROOT = Path(__file__).resolve().parents[2]
@@ -254,6 +255,24 @@ def test_a_bar_in_a_terminal(tmp_path, monkeypatch, capfd):
     coterie.run(run_dir=tmp_path / "a", **SMALL)
     err = capfd.readouterr().err
     assert "2/2" in re.sub(r"\x1b\[[^m]*m", "", err) and "done" in err and "round 1/2 " not in err
+
+
+def test_a_bar_is_not_drawn_for_every_client_of_thousands(monkeypatch):
+    clock = 100.0
+    monkeypatch.setattr("coterie.progress.time.monotonic", lambda: clock)
+
+    class Counted(RunProgress):
+        drawn: list[float] = []  # noqa: RUF012
+
+        def show(self, completed: float, doing: str) -> None:
+            self.drawn.append(completed)
+
+    progress = Counted("a", 2)
+    for done in range(1000):
+        clock += 0.001
+        progress.progress(1, "train", done + 1, 1000)
+    progress.finished(1)
+    assert 9 <= len(progress.drawn) <= 12 and progress.drawn[-1] == 1 and sorted(progress.drawn) == progress.drawn
 
 
 @pytest.mark.parametrize("workers", [0, 2])

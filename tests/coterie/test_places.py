@@ -66,8 +66,8 @@ BARE = """
 import multiprocessing, threading
 import coterie, torch
 
-def go(name, workers=None):
-    coterie.run("fedper", run_dir=name, workers=workers, progress=False, **KEYS)
+def go(name, workers=None, observers=()):
+    coterie.run("fedper", run_dir=name, workers=workers, progress=False, observers=observers, **KEYS)
 
 def refused():
     try:
@@ -90,11 +90,20 @@ child = fork.Process(target=refused, daemon=True)
 child.start()
 child.join()
 assert child.exitcode == 7
-thread = threading.Thread(target=go, args=("thread", 0))
+begun, go_on = threading.Event(), threading.Event()
+
+class Waiting(coterie.Observer):
+    def round_ended(self, event, state):
+        begun.set()
+        go_on.wait()
+
+thread = threading.Thread(target=go, args=("thread", 0, [Waiting()]))
 thread.start()
-child = fork.Process(target=go, args=("forked-meanwhile", 0))  # while a thread of the parent is in a run
+begun.wait()
+child = fork.Process(target=go, args=("forked-meanwhile", 2))  # while a thread of the parent is in a run
 child.start()
-child.join()
+child.join(60)
+go_on.set()
 thread.join()
 assert child.exitcode == 0
 """
@@ -124,6 +133,8 @@ if __name__ == "__main__":
 )
 def test_scripts(tmp_path, expected, script, runs):
     (tmp_path / "script.py").write_text(f"KEYS = {KEYS!r}\n{script}")
+    for name in ("cli", "client", "games", "runtime", "server", "strategies", "tasks", "wire"):  # the user's own
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not this one')\n")
     environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
     with open(tmp_path / "log", "w") as log:  # no pipe: what hangs would hold it open
         done = subprocess.run(
