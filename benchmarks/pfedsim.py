@@ -10,6 +10,7 @@
 """
 
 import argparse
+import logging
 import os
 import resource
 import tempfile
@@ -21,21 +22,21 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
-from coterie.cli.progress import quiet_flower
-from coterie.cli.run import prepare
 from coterie.games.similarity import aggregation_weights, similarity_rows
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import run
 from coterie.strategies.observer import Observer
 from coterie.strategies.pool import ModelPool
 from coterie.tasks.models import build_network
-from rich.console import Console
+
+from coterie.simulate import prepare
 
 
 def measure_aggregation(clients: int = 1000) -> None:
     layout = build_network("lenet5", (3, 32, 32), 10, seed=1).dump()
     rng = np.random.default_rng(0)
-    pool = ModelPool(layout)
+    pool = ModelPool(layout, Path(), "memory")
+    pool.expect(clients)
     for i in range(clients):
         pool.put(str(i), {part: rng.normal(size=like.shape).astype(like.dtype) for part, like in layout.items()})
     classifiers = pool.part("classifier")[:, :840].reshape(clients, 10, 84)
@@ -90,7 +91,8 @@ def measure_disk(clients: int) -> None:
     layout = build_network("mobilenet-v2", (3, 32, 32), 10, seed=1).dump()
     rows = {part: np.zeros(like.shape, like.dtype) for part, like in layout.items()}
     with tempfile.TemporaryDirectory() as directory:
-        pool = ModelPool(layout, Path(directory))
+        pool = ModelPool(layout, Path(directory), "disk")
+        pool.expect(clients)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         start = time.process_time()
         for i in range(clients):
@@ -113,7 +115,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", default="data", help="directory with fashion-mnist.npz")
     parser.add_argument("--disk-clients", type=int, default=1000, help="clients of the third figure; 9 MB of disk each")
     arguments = parser.parse_args()
-    quiet_flower(Console(stderr=True))
+    logging.getLogger("flwr").setLevel(logging.WARNING)
     measure_disk(arguments.disk_clients)  # first: its peak memory must not hide behind the others'
     measure_aggregation()
     measure_server_share(arguments.data)

@@ -26,7 +26,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coterie.cli.communication import sizes_of
 from coterie.client import participant
 from coterie.client.app import app
 from coterie.client.participant import Participant
@@ -39,7 +38,7 @@ from coterie.tasks.models import WEIGHTS, Network, build_network
 from coterie.tasks.training import Samples, Sgd, train
 from coterie.wire.arrays import Parts, pack
 from coterie.wire.config import Value
-from coterie.wire.messages import OTHERS, TrainOrder, content
+from coterie.wire.messages import Sent, TrainOrder
 from flwr.app import Context, Message, RecordDict
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
@@ -49,6 +48,8 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
 from flwr.supercore.task_identity import TaskIdentity
+
+from coterie.communication import sizes_of
 
 MEMBERS, IMAGES, K = 6, 2000, 5
 CASES = [("mnist", "lenet5", False), ("cifar10", "resnet34", True), ("cifar10", "resnet34", False)]
@@ -148,20 +149,21 @@ def write_messages(data: str, task: str, model: str, shared: bool, state: str) -
     others = rows(network, parts, 1 if large else K)
     models = pack({part: value[0] for part, value in others.items()} if large else others)
     names = tuple(f"{i:016x}" for i in range(K))
-    told: list[tuple[str, RecordDict]] = []
+    told: list[Sent] = []
     for server_round in (1, 2):  # the second starts from files; training is as in the first
-        training = TrainOrder(server_round, ("+".join(WEIGHTS),), (2 - server_round,), every, every)
-        told.append(("train", content(training)))
+        phases = {"phase_parts": ("+".join(WEIGHTS),), "phase_epochs": (2 - server_round,)}
+        told.append(Sent(TrainOrder(server_round, every, every, **phases)))
         if large:
             orders = [DeliverOrder(server_round, name, 1, parts) for name in names]
-            told += [("train.deliver", content(order, **{OTHERS: models})) for order in orders]
+            told += [Sent(order, others=models) for order in orders]
         come, held = ((), names) if large else (names, ())
-        ones, more = (1,) * K, {} if large else {OTHERS: models}
+        ones = (1,) * K
         whom = (parts, names, come, ones[: len(come)], held, ones[: len(held)])
         personal = PersonalizeOrder(server_round, K, 0.2, *whom, keep_models=False, evaluate=True)
-        told.append(("train.personalize", content(personal, rest, **more)))
-    for number, (kind, records) in enumerate(told):
-        message = Message(records, dst_node_id=1, message_type=kind, group_id="1")
+        told.append(Sent(personal, rest, None if large else models))
+    for number, sent in enumerate(told):
+        kind = sent.order.kind
+        message = Message(sent.content(), dst_node_id=1, message_type=kind, group_id="1")
         folder = Path(state) / "messages" / str(number)
         folder.mkdir(parents=True)
         for name, found in get_all_nested_objects(message).items():

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from coterie.cli.run import prepare
 from coterie.client.data import partitioned
 from coterie.games.shapley import Estimate, estimate, normalise, shapley_from_table
 from coterie.runtime.simulation import SimulationGrid, Workers
@@ -30,6 +29,8 @@ from coterie.tasks.models import build_network
 from coterie.tasks.parts import average
 from coterie.tasks.training import Samples, Sgd, chosen_samples, evaluate, train
 from coterie.wire.errors import RunFailed
+
+from coterie.simulate import prepare
 
 AUTHORS = 950  # evaluations of their code in a round of ten clients
 CLIENTS = 10

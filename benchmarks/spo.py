@@ -19,6 +19,7 @@ in per cent
 import argparse
 import itertools
 import json
+import logging
 import os
 import tempfile
 import time
@@ -28,19 +29,21 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
-from coterie.cli.progress import quiet_flower
-from coterie.cli.run import prepare
 from coterie.client.data import linear_recipe, load_client_data
 from coterie.games.equilibrium import linear_pareto_front
 from coterie.games.preferences import even
 from coterie.runtime.simulation import SimulationGrid, Workers
-from coterie.server.app import initial_network, run
+from coterie.server.app import run
+from coterie.server.findings import found as findings_of
+from coterie.strategies.findings import Finding
 from coterie.strategies.registry import parse_config
 from coterie.tasks.hypernetwork import Hypernetwork
 from coterie.tasks.linear import linear_parameters
+from coterie.tasks.resolve import network_of
 from coterie.wire.config import RunConfig
-from rich.console import Console
 from safetensors.numpy import load_file
+
+from coterie.simulate import prepare
 
 CLIENTS, FEATURES, TRAIN, TEST, GROUPS = 6, 20, 100, 100, 2
 GROUP_OF = [frozenset(j for j in range(CLIENTS) if j % GROUPS == i % GROUPS) for i in range(CLIENTS)]
@@ -56,15 +59,17 @@ def values_of(strategy: str, seed: int, validation: int, rounds: int) -> dict[st
     }  # fmt: skip
 
 
-def simulated(values: dict[str, Any]) -> tuple[RunConfig, dict[str, Any], dict[str, np.ndarray], dict[str, Any], float]:
-    """Configuration, `benefits.json`, the server's arrays, the last event and the CPU seconds of a run."""
+def simulated(
+    values: dict[str, Any],
+) -> tuple[RunConfig, dict[str, Finding], dict[str, np.ndarray], dict[str, Any], float]:
+    """Configuration, findings, the server's arrays, the last event and the CPU seconds of a run."""
     config = prepare(values)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
         start = time.process_time()
         run(SimulationGrid(Workers(0), CLIENTS, config, directory), config, path)
         seconds = time.process_time() - start
-        found = json.loads((path / "benefits.json").read_text())
+        found = findings_of(path)
         last = json.loads((path / "events.jsonl").read_text().splitlines()[-1])
         arrays = load_file(path / "checkpoint" / "state.safetensors")
     return parse_config(config)[0], found, arrays, last, seconds
@@ -120,7 +125,7 @@ def judge(
         sets = [frozenset({i, *rest}) for size in range(CLIENTS) for rest in itertools.combinations(others, size)]
         points = linear_pareto_front(a, b, np.array([even(members, CLIENTS) for members in sets]))
         risk = ((points - true[i]) ** 2).sum(axis=1)
-        chosen = frozenset(int(name) for name in found["collaborators"][str(i)])
+        chosen = frozenset(int(name) for name in found["collaborators"].values[str(i)])
         x, y = samples_of(config, i, "validation")
         tried = sets[int(np.argmin(((x @ points.T - y[:, None]) ** 2).mean(axis=0)))]
         truly_best = sets[int(np.argmin(risk))]
@@ -140,14 +145,14 @@ def main(seeds: int, validations: list[int], rounds: int) -> None:
         front, right, seconds, coalitions = [], [], [], []
         for seed in range(1, seeds + 1):
             config, found, arrays, last, cpu = simulated(values_of("spo", seed, validation, rounds))
-            hyper = Hypernetwork(initial_network(config), CLIENTS)
-            hyper.load(arrays["hypernetwork"], 0)
+            hyper = Hypernetwork(network_of(config), CLIENTS)
+            hyper.load(arrays["hypernetwork.numbers"], 0)
             front.append(gaps(config, hyper))
             right.append(judge(config, hyper, found, last))
             seconds.append(cpu)
             _, found, *_ = simulated(values_of("ce", seed, validation, rounds))
-            formed = {frozenset(int(name) for name in members) for members in found["coalitions"]}
-            coalitions.append((formed == set(GROUP_OF), bool(found["violations"])))
+            formed = {frozenset(int(name) for name in members) for members in found["coalitions"].values}
+            coalitions.append((formed == set(GROUP_OF), bool(found["coalitions"].facts["violations"])))
         group, best, tried_group, tried_best, risk = zip(*right, strict=True)
         simplex, corners, side = np.mean(front, axis=0)
         print(
@@ -173,5 +178,5 @@ if __name__ == "__main__":
     parser.add_argument("--validation", default="100,1000", help="validation samples of a client, separated by commas")
     parser.add_argument("--rounds", type=int, default=40)
     arguments = parser.parse_args()
-    quiet_flower(Console(stderr=True))
+    logging.getLogger("flwr").setLevel(logging.WARNING)
     main(arguments.seeds, [int(number) for number in arguments.validation.split(",")], arguments.rounds)

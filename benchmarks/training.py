@@ -10,6 +10,7 @@
 """
 
 import argparse
+import logging
 import os
 import resource
 import tempfile
@@ -20,7 +21,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
-from coterie.cli.run import prepare
 from coterie.client.data import load_client_data
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import run
@@ -29,9 +29,10 @@ from coterie.tasks.models import Network, build_network
 from coterie.tasks.training import Samples, Sgd, train
 from coterie.wire.config import RunConfig, split_sections
 from coterie.wire.randomness import derive_seed, generator
-from rich.console import Console
 from torch import nn
 from torch.nn import functional
+
+from coterie.simulate import prepare
 
 torch.set_num_threads(1)
 REPEATS = 2
@@ -167,8 +168,6 @@ if __name__ == "__main__":
     parser.add_argument("--data", default="data", help="directory with fashion-mnist.npz")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    from coterie.cli.progress import quiet_flower
-
-    quiet_flower(Console(stderr=True))
+    logging.getLogger("flwr").setLevel(logging.WARNING)
     measure_training()
     measure_rounds(arguments.data, arguments.rounds)

@@ -3,14 +3,14 @@
 import sys
 from typing import NoReturn
 
-from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.errors import CoterieError
 from typer.core import TyperCommand
 
 
 def run_alone(command: TyperCommand, arguments: list[str]) -> None:
     try:
         command(args=arguments, prog_name=f"coterie {command.name}", standalone_mode=True)
-    except (ConfigError, RunFailed) as error:
+    except CoterieError as error:
         _fail(str(error), 2)
     except OSError as error:
         _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)

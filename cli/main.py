@@ -2,17 +2,18 @@
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
+from coterie.cli import commands
 from coterie.cli.client import command as client_command
-from coterie.cli.compare import DEFAULT_SEEDS, DEFAULT_STRATEGIES
-from coterie.cli.options import config_options, given_values
-from coterie.cli.presets import PRESETS
+from coterie.cli.keys import keys_command
+from coterie.cli.options import config_options
 from coterie.cli.server import command as server_command
-from coterie.wire.errors import CoterieError
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+import coterie
+from coterie.presets import PLAIN, PRESETS, Methods
 
 WORKERS_HELP = "Worker processes; results do not depend on it. 0: all in this process. Default: one per core."
 
@@ -21,62 +22,6 @@ def _workers() -> click.Parameter:
     return TyperOption(
         param_decls=["--workers"], type=click.IntRange(min=0), metavar="N", help=WORKERS_HELP, rich_help_panel="Places"
     )
-
-
-def run(settings: tuple[str, ...], workers: int | None, **options: Any) -> None:
-    from coterie.cli.run import run_command
-
-    run_command(given_values(options, settings), workers)
-
-
-def compare(
-    settings: tuple[str, ...],
-    workers: int | None,
-    strategies: str | None,
-    seeds: str | None,
-    preset: str,
-    quick: bool,
-    **options: Any,
-) -> None:
-    from coterie.cli.compare import compare_command
-
-    compare_command(given_values(options, settings), strategies, seeds, preset, quick, workers)
-
-
-def data(settings: tuple[str, ...], plot: str, **options: Any) -> None:
-    from coterie.cli.data import data_command
-
-    data_command(given_values(options, settings), plot)
-
-
-def report(run: str) -> None:
-    from coterie.server.report import write_report
-
-    print(write_report(Path(run)))
-
-
-def predict(model: str, data: str, output: str, network: str) -> None:
-    from coterie.cli.predict import predict_command
-
-    predict_command(model, data, output, network)
-
-
-def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | None, **options: Any) -> None:
-    from coterie.cli.up import up_command
-
-    up_command(given_values(options, settings), control_port, fleet_port)
-
-
-def keys(directory: str, clients: int | None, names: str, server_names: str, revoke: str) -> None:
-    from coterie.cli.keys import keys_command
-
-    keys_command(directory, clients, names, server_names, revoke)
-
-
-def submit(settings: tuple[str, ...], server: str, root_certificates: str, **options: Any) -> None:
-    from coterie.cli.submit import submit_command
-
-    submit_command(given_values(options, settings), server, root_certificates)
 
 
 def _port(name: str, text: str) -> click.Parameter:
@@ -145,8 +90,27 @@ NOT_DATA = (
     "run-dir",
 )
 
+WITH_NUMBERS = [name for name, preset in PRESETS.items() if isinstance(preset, Methods) and preset.paper]
+
+
+def _print_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        print(f"coterie {coterie.__version__}")
+        context.exit()
+
+
 program = TyperGroup(
     name="coterie",
+    params=[
+        TyperOption(
+            param_decls=["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Which version this is.",
+        )
+    ],
     help="""Personalised and robust federated learning on Flower.
 
 For every client: with whom should it train, what is each of them worth to it, and which model is its own?
@@ -157,7 +121,7 @@ Begin with `coterie compare`, which runs three methods on data that are always t
     commands={
         "run": _command(
             "run",
-            run,
+            commands.run,
             [*config_options(), _workers()],
             """Run one method, simulated on this machine, and write a run directory.
 
@@ -165,12 +129,12 @@ Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`"""
         ),
         "compare": _command(
             "compare",
-            compare,
+            commands.compare,
             [
                 _text(
                     "preset",
                     "NAME",
-                    f"An experiment of a paper, beside its numbers: {', '.join(PRESETS)}.",
+                    f"An experiment of a paper: {', '.join(PRESETS)}. With the paper's numbers: {', '.join(WITH_NUMBERS)}.",
                     "What to run",
                 ),
                 TyperOption(
@@ -182,7 +146,7 @@ Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`"""
                 TyperOption(
                     param_decls=["--strategies"],
                     default=None,
-                    show_default=DEFAULT_STRATEGIES,
+                    show_default=PLAIN.strategies,
                     metavar="A,B,...",
                     help="The methods to compare.",
                     rich_help_panel="What to run",
@@ -190,7 +154,7 @@ Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`"""
                 TyperOption(
                     param_decls=["--seeds"],
                     default=None,
-                    show_default=DEFAULT_SEEDS,
+                    show_default="1",
                     metavar="N,N,...",
                     help="Every method runs once with each; the table has mean and standard deviation.",
                     rich_help_panel="What to run",
@@ -204,7 +168,7 @@ Example: `coterie compare --strategies local,fedavg,fedper --task digits --seeds
         ),
         "up": _command(
             "up",
-            up,
+            commands.up,
             [
                 TyperOption(
                     param_decls=["--clients", "--num-clients", "num_clients"],
@@ -229,7 +193,7 @@ Example: `coterie up --clients 4 --strategy fedper --task digits --num-server-ro
         "client": client_command(),
         "submit": _command(
             "submit",
-            submit,
+            commands.submit,
             [
                 _place("server", "HOST:PORT", "Where runs are submitted.", "127.0.0.1:8000"),
                 _place("root-certificates", "FILE", "The federation's ca.crt, by which the server is known."),
@@ -241,7 +205,7 @@ Example: `coterie submit --root-certificates keys/ca.crt --strategy fedper --num
         ),
         "keys": _command(
             "keys",
-            keys,
+            keys_command,
             [
                 _argument("directory", "DIR", "Where to put them; what is there already is kept."),
                 TyperOption(
@@ -268,7 +232,7 @@ Example: `coterie keys keys --names ward-7,ward-8 --server-names fl.example.org,
         ),
         "report": _command(
             "report",
-            report,
+            commands.report,
             [_argument("run", "RUN", "A run directory.")],
             """Make `report.html` of a run, finished or not: curves, every client, who was left out and why, all settings.
 
@@ -276,7 +240,7 @@ Example: `coterie report runs/20261116-120000-fedavg-digits`""",
         ),
         "predict": _command(
             "predict",
-            predict,
+            commands.predict,
             [
                 _argument("model", "MODEL", "A personal model, models/NAME.safetensors."),
                 _argument(
@@ -294,7 +258,7 @@ Example: `coterie predict clients/ward-7/models/ward-7.safetensors new-images`""
         ),
         "data": _command(
             "data",
-            data,
+            commands.data,
             [
                 _text("plot", "FILE", "Draw the labels of every client as a bubble chart, .png or .svg.", "Places"),
                 *config_options(leave_out=NOT_DATA),
@@ -311,7 +275,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the program; a user's mistake ends in one line and a code that is not zero, never in a stack trace."""
     try:
         program(args=arguments, prog_name="coterie", standalone_mode=True)
-    except CoterieError as error:
+    except coterie.CoterieError as error:
         fail(str(error), 2)
     except OSError as error:
         fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 import click
-from coterie.strategies.registry import default_config, names, sections
+from coterie.strategies.registry import default_config, names, outside_config, sections
 from coterie.tasks.models import MODELS
 from coterie.tasks.spec import TASKS
 from coterie.wire.config import RunConfig, Value
@@ -59,7 +59,7 @@ def method_keys() -> list[str]:
 def given_values(arguments: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Value]:
     """The keys that the user gave; everything else keeps its default."""
     values: dict[str, Value] = {key.replace("_", "-"): value for key, value in arguments.items() if value is not None}
-    defaults = default_config()
+    defaults = default_config() | outside_config(str(values.get("strategy", "")))
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals:
@@ -75,3 +75,17 @@ def _value(text: str, is_text: bool) -> Value:
     except json.JSONDecodeError:
         return text
     return value if isinstance(value, str if is_text else bool | int | float | str) else text
+
+
+def parse_list(key: str, text: str) -> list[str]:
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise ConfigError(f"{key} = {text!r}: name at least one, separated by commas")
+    return items
+
+
+def parse_seeds(text: str) -> list[int]:
+    items = parse_list("seeds", text)
+    if not all(item.isdecimal() for item in items):
+        raise ConfigError(f"seeds = {text!r}: write whole numbers separated by commas, for example 1,2,3")
+    return [int(item) for item in items]

@@ -8,9 +8,11 @@ device, or be in a file that its node configuration names (`methods`).
 from importlib import import_module
 from typing import Any
 
-from coterie.client.participant import Participant
+from coterie.client.data import load_client_data
+from coterie.client.participant import Participant, client_name, local_config
 from coterie.client.testing import test
 from coterie.client.training import train
+from coterie.wire.config import RunConfig
 from coterie.wire.errors import Refused
 from coterie.wire.messages import EVALUATE, HELLO, ORDER, TRAIN, EvaluateOrder, Hello, TrainOrder
 from flwr.app import Context, Message, RecordDict
@@ -24,7 +26,7 @@ class CoterieClient(ClientApp):
         me, kind = Participant.of(context), message.metadata.message_type
         if kind == HELLO:
             return Message(RecordDict({ORDER: hello(me).to_record()}), reply_to=message)
-        handlers = COMMON if kind in COMMON else registry().on_client(*method_of(me)).handlers()
+        handlers = COMMON if kind in COMMON else registry().on_client(*method_of(me.config, context)).handlers()
         if kind not in handlers:
             raise Refused(f"{kind}: strategy {me.config.strategy!r} has no such message")
         order, answer = handlers[kind]
@@ -32,23 +34,31 @@ class CoterieClient(ClientApp):
         return Message(answer(me, order.from_record(records.config_records[ORDER]), records), reply_to=message)
 
 
+def method_of(config: RunConfig, context: Context) -> tuple[str, str]:
+    """The name of the run's method, and the files in which the owner of this device allows to look for it."""
+    return config.strategy, str(context.node_config.get("methods", ""))
+
+
+def registry() -> Any:
+    """Loaded when it is needed: a device has no use for methods but that of its run."""
+    return import_module("coterie.strategies.registry")
+
+
+def keep_data(context: Context) -> None:
+    """Load the data set and the method into this process; the answers that are forked from it then find them in memory."""
+    config = local_config(context)
+    load_client_data(context.node_config, config, client_name(context))
+    registry().on_client(*method_of(config, context))
+
+
 def hello(me: Participant) -> Hello:
     try:
-        code = registry().code_on_client(*method_of(me))
+        code = registry().code_on_client(*method_of(me.config, me.context))
     except Refused as error:
         raise Refused(f"client {me.name!r} {error}") from None
     data = me.data()
     sizes = (len(data.split.train), len(data.split.validation), len(data.split.test))
     return Hello(me.name, code, data.num_partitions, *sizes)
-
-
-def method_of(me: Participant) -> tuple[str, str]:
-    """The name of the run's method, and the files in which the owner of this device allows to look for it."""
-    return me.config.strategy, str(me.context.node_config.get("methods", ""))
-
-
-def registry() -> Any:
-    return import_module("coterie.strategies.registry")
 
 
 app = CoterieClient()

@@ -1,5 +1,15 @@
 """Coterie: personalised and robust federated learning on Flower.
 
+    import coterie
+
+    run = coterie.run("fedper", task="digits", num_server_rounds=20)      # simulated on this machine
+    run.clients.to_pandas()                                               # a row for each client
+    run.model("3").predict(x)                                             # client 3's own model
+    coterie.compare(["local", "fedavg", "fedper"], seeds=[1, 2, 3])       # several methods, one table
+    coterie.open_run("runs/20261116-120000-fedper-digits")                # what a run left behind
+
+Mistakes raise `CoterieError`: `ConfigError` names a key, its value and the remedy, `RunFailed` says why a run ended.
+
 The folders beside this one are its parts: `coterie.games`, `coterie.tasks`, `coterie.strategies` and so on. Installed
 they lie inside this package; in a checkout, and in the bundle that Flower sends around, they lie beside it.
 """
@@ -8,7 +18,36 @@ import copyreg
 import importlib
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.comparison import compare as compare
+    from coterie.runs import Comparison as Comparison
+    from coterie.runs import Run as Run
+    from coterie.runs import open_run as open_run
+    from coterie.simulate import run as run
+    from coterie.strategies.findings import Finding as Finding
+    from coterie.strategies.observer import Observer as Observer
+    from coterie.wire.errors import ConfigError as ConfigError
+    from coterie.wire.errors import CoterieError as CoterieError
+    from coterie.wire.errors import RunFailed as RunFailed
+
+    __version__: str
+    client_app: Any
+    server_app: Any
+
+_LAZY = {  # name -> the module that has it
+    "Comparison": "coterie.runs",
+    "ConfigError": "coterie.wire.errors",
+    "CoterieError": "coterie.wire.errors",
+    "Finding": "coterie.strategies.findings",
+    "Observer": "coterie.strategies.observer",
+    "Run": "coterie.runs",
+    "RunFailed": "coterie.wire.errors",
+    "compare": "coterie.comparison",
+    "open_run": "coterie.runs",
+    "run": "coterie.simulate",
+}
 
 _HOME = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 if os.path.isfile(os.path.join(_HOME, "pyproject.toml")):
@@ -42,8 +81,29 @@ def _client_app_loader() -> Callable[[], Any]:
     return load
 
 
+def _version() -> str:
+    """That of the checkout, or of what is installed."""
+    if _HOME in __path__:
+        import tomllib
+
+        with open(os.path.join(_HOME, "pyproject.toml"), "rb") as file:
+            return str(tomllib.load(file)["project"]["version"])
+    from importlib.metadata import version
+
+    return version("coterie")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Loaded on demand: a client needs nothing of the server, and nobody pays for what they do not use."""
+    if name in _LAZY:
+        value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
+        return value
+    if name == "__version__":
+        return _version()
     if name == "server_app":
         return importlib.import_module("coterie.server.app").app
     if name == "client_app":
@@ -54,4 +114,18 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'coterie' has no attribute {name!r}")
 
 
-__all__ = ["client_app", "server_app"]
+__all__ = [
+    "Comparison",
+    "ConfigError",
+    "CoterieError",
+    "Finding",
+    "Observer",
+    "Run",
+    "RunFailed",
+    "__version__",
+    "client_app",
+    "compare",
+    "open_run",
+    "run",
+    "server_app",
+]

@@ -8,16 +8,15 @@ AssertionError that names it.
 """
 
 import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, Error, Message, MetricRecord
 
+from coterie.strategies import plugins
 from coterie.strategies.findings import as_json
 from coterie.strategies.method import Method
 from coterie.strategies.registry import method_of, parse_config, register
@@ -39,6 +38,13 @@ def check_method(
     made of real processes, which takes half a minute; a class must then be in a file or installed.
     """
     strategy = register(method) if isinstance(method, type) else str(method)
+    try:
+        _check(strategy, laws, processes, settings)
+    finally:
+        plugins.given.pop(strategy, None)
+
+
+def _check(strategy: str, laws: Sequence[str], processes: bool, settings: Mapping[str, Value]) -> None:
     config, _ = parse_config({"strategy": strategy})
     own = method_of(config.strategy, config.strategy_file)
     values: dict[str, Value] = {}
@@ -291,11 +297,8 @@ def _silent(trial: Trial) -> None:
 
 def _processes(trial: Trial) -> None:
     """real processes give the same result"""
-    config = trial.config(fraction_train=0.75)
-    path = trial.home / "processes"
-    options = [f"--{key}={value}" for key, value in config.items() if "." not in key and key not in ("run-dir", "data")]
-    options += [word for key, value in config.items() if "." in key for word in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-P", "-m", "coterie", "up", *options, "--run-dir", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"`coterie up` ended with {done.stderr.strip()[-1000:]}"
-    assert json.loads((path / "result.json").read_text()) == trial.whole().result, "result.json differs"
+    from coterie.deploy import up  # not needed for the others
+
+    config = trial.config(fraction_train=0.75, join_timeout=120.0)
+    played = up({**config, "run-dir": str(trial.home / "processes")}, progress=False)
+    assert played.result == trial.whole().result, "result.json differs"

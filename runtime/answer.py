@@ -1,4 +1,4 @@
-"""Answering messages: the processes of a run and of its answers (see client/forks.py).
+"""Answering messages: the processes of a run and of its answers (see forks.py).
 
 A bundle whose code is the installed code is answered by the installed code; any other is loaded as Flower does it. Both in the
 process of the run, once for all its messages.
@@ -18,23 +18,21 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from coterie.client.data import load_client_data
-from coterie.client.participant import client_name, local_config
+from coterie.runtime.flower import (
+    ContextProto,
+    ErrorCode,
+    TaskIdentity,
+    context_from_proto,
+    context_to_proto,
+)
 from coterie.runtime.forks import fork
 from coterie.runtime.frames import frames_of, message_of
-from coterie.tasks.models import ModelError
-from coterie.tasks.samples import DataError
-from coterie.wire.errors import ConfigError, Refused
+from coterie.wire.errors import CoterieError
 from coterie.wire.fingerprint import fingerprint, fingerprint_of, source_files
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import context_from_proto, context_to_proto
-from flwr.proto.message_pb2 import Context as ContextProto
-from flwr.supercore.task_identity import TaskIdentity
 
 FIRST_TO_GO = "800"  # when memory runs out, Linux ends the process that trains and not its parents
-USER_ERRORS = (ConfigError, DataError, ModelError, Refused)  # these explain themselves
 
 
 def serve_run(control: socket.socket) -> None:
@@ -85,21 +83,22 @@ def is_installed_code(bundle: bytes) -> bool:
 
 def _load_bundle(bundle: bytes, setup: dict[str, Any]) -> ClientApp:
     """As Flower does it: unpack, put first on the path, import. Modules of ours must go."""
-    from flwr.cli.install import install_from_fab
-    from flwr.clientapp.utils import get_load_client_app_fn
+    from coterie.runtime.flower import get_load_client_app_fn, install_from_fab
 
     for name in [name for name in sys.modules if name.partition(".")[0] == "coterie"]:
         del sys.modules[name]
     install_from_fab(bundle, skip_prompt=True)
     load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
-    return load(setup["fab-id"], setup["fab-version"], setup["fab-hash"])
+    app: ClientApp = load(setup["fab-id"], setup["fab-version"], setup["fab-hash"])
+    return app
 
 
 def _keep_data(setup: dict[str, Any]) -> None:
-    """Load the data set here, so that every answer finds it in memory. Whatever goes wrong, an answer will say it."""
+    """Have the app load its data set here, so that every answer finds it in memory. Whatever goes wrong, an answer will say
+    it; and the app may be none of ours."""
     with contextlib.suppress(Exception):
         context = context_from_proto(ContextProto.FromString(bytes.fromhex(setup["context"])))
-        load_client_data(context.node_config, local_config(context), client_name(context))
+        sys.modules["coterie.client.app"].keep_data(context)
 
 
 def _answer(connection: Connection, app: ClientApp | None, problem: str | None) -> None:
@@ -126,7 +125,7 @@ def _reply(message: Message, context: Context, app: ClientApp | None, problem: s
             raise TypeError(f"the ClientApp returned {type(reply).__name__}, not a Message")
         return reply
     except Exception as error:
-        if isinstance(error, USER_ERRORS):
+        if isinstance(error, CoterieError):  # it explains itself
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
         else:
             traceback.print_exc()

@@ -9,27 +9,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import httpx
-from coterie.wire.config import Value
-from coterie.wire.errors import RunFailed
-from coterie.wire.fingerprint import source_files
-from cryptography.hazmat.primitives import serialization
-from flwr.cli.build import build_fab_from_files
-from flwr.common.serde import fab_to_proto
-from flwr.proto.control_pb2 import (
+from coterie.runtime.flower import (
+    ControlHttpClient,
+    Fab,
     ListNodesRequest,
     ListRunsRequest,
     RegisterNodeRequest,
+    RuntimeVersionHttpInterceptor,
     StartRunRequest,
     StopRunRequest,
     StreamLogsRequest,
     UnregisterNodeRequest,
+    build_fab_from_files,
+    fab_to_proto,
 )
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from coterie.wire.config import Value
+from coterie.wire.errors import RunFailed
+from coterie.wire.fingerprint import source_files
+from cryptography.hazmat.primitives import serialization
 
 POLL_SECONDS = 0.2
 FAILED_PREFIX = "ServerApp failed with exception: "
@@ -56,7 +56,7 @@ class Control:
     def wait_for_clients(self, number: int, timeout: float, check: Callable[[], None]) -> None:
         _wait_for(lambda: self.online() >= number, timeout, check, f"not all {number} clients connected")
 
-    def nodes(self) -> list[NodeInfo]:
+    def nodes(self) -> list[Any]:
         """All that were ever registered."""
         return list(self.client.ListNodes(ListNodesRequest()).nodes_info)
 
@@ -72,7 +72,7 @@ class Control:
 
     def submit(self, bundle: bytes) -> int:
         fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
-        return self.client.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id
+        return int(self.client.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
 
     def stop(self, run: int) -> None:
         self.client.StopRun(StopRunRequest(run_id=run))
@@ -122,7 +122,7 @@ def _wait_for(true: Callable[[], bool], timeout: float, check: Callable[[], None
 def bundle(config: Mapping[str, Value]) -> bytes:
     """This very code as a Flower app whose configuration is `config`; the same wherever Coterie is installed."""
     files: dict[str, bytes | Path] = {"pyproject.toml": _project(config).encode(), **source_files()}
-    return build_fab_from_files(files)[0]
+    return bytes(build_fab_from_files(files)[0])
 
 
 def _project(config: Mapping[str, Value]) -> str:

@@ -7,19 +7,20 @@ child of the SuperLink, so a run goes on when the SuperLink is started again. Wh
 
 import argparse
 import contextlib
-import ctypes
+import functools
 import gc
 import os
 import signal
 import sys
 import time
-import traceback
+from importlib import import_module
 from pathlib import Path
 from queue import Queue
 from typing import NoReturn
 
+from coterie.runtime.forks import fork, living
+
 POLL_SECONDS = 0.3
-DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def main() -> None:
@@ -30,8 +31,8 @@ def main() -> None:
     try:
         if sys.platform != "linux":
             raise ImportError(f"processes cannot be forked safely on {sys.platform}")
-        import coterie.server.app  # noqa: F401 - warms this process up
-        from flwr.superlink.runtime import run_serverapp  # noqa: F401 - to see whether it is there
+        import_module("coterie.server.app")  # warms this process up
+        from coterie.runtime.flower import run_serverapp  # noqa: F401 - to see whether it is there
     except (ImportError, AttributeError) as error:
         print(f"warning: starting flower-superexec, which is slower, because {error}", file=sys.stderr, flush=True)
         os.execvp("flower-superexec", ["flower-superexec", *sys.argv[1:]])
@@ -42,10 +43,12 @@ def main() -> None:
 
 def serve(address: str, authority: str) -> NoReturn:
     import httpx
-    from flwr.proto.runtime_pb2 import AcquireTaskRequest
-    from flwr.supercore.constant import TaskType
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-    from flwr.supercore.runtime import RuntimeHttpClient
+    from coterie.runtime.flower import (
+        AcquireTaskRequest,
+        RuntimeHttpClient,
+        RuntimeVersionHttpInterceptor,
+        TaskType,
+    )
 
     client = RuntimeHttpClient.from_server_address(
         server_address=address,
@@ -56,33 +59,18 @@ def serve(address: str, authority: str) -> NoReturn:
     request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
     runs: set[int] = set()
     while True:
-        runs = {pid for pid in runs if os.waitpid(pid, os.WNOHANG)[0] == 0}
+        runs = living(runs)
         with contextlib.suppress(httpx.TransportError, httpx.HTTPStatusError):  # the SuperLink is just being started
             task = client.AcquireTask(request)
             if task.token:
                 print(f"run {task.task.run_id} begins", flush=True)
-                runs.add(_fork(address, authority, task.token))
+                run = functools.partial(_run, address, authority, task.token, os.getpid())
+                runs.add(fork(run, at_parents_end=signal.SIGTERM))
         time.sleep(POLL_SECONDS)
 
 
-def _fork(address: str, authority: str, token: str) -> int:
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGTERM)
-        _run(address, authority, token, parent)
-    except SystemExit as error:
-        os._exit(error.code if isinstance(error.code, int) else 1)
-    except BaseException:
-        traceback.print_exc()
-    os._exit(1)
-
-
 def _run(address: str, authority: str, token: str, parent: int) -> None:
-    from flwr.supercore.logger import mirror_output_to_queue
-    from flwr.superlink.runtime import run_serverapp
+    from coterie.runtime.flower import mirror_output_to_queue, run_serverapp
 
     for name in [name for name in sys.modules if name.partition(".")[0] == "coterie"]:
         del sys.modules[name]  # the code that was submitted is loaded, which may be another

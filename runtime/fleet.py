@@ -1,7 +1,7 @@
 """The SuperLink as a client sees it: Flower's Fleet API, over gRPC with TLS, with the client's own key.
 
-This is what Flower's SuperNode says, without its Runtime API, its executor and its pauses of seconds. All that is not public
-in Flower is imported here and in client/frames.py; where it is not as expected, `coterie client` starts Flower's own programs.
+This is what Flower's SuperNode says, without its Runtime API, its executor and its pauses of seconds. Where Flower is not as
+expected, this cannot be imported, and `coterie client` starts Flower's own programs.
 """
 
 import contextlib
@@ -13,29 +13,35 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from coterie.runtime.flower import (
+    HEARTBEAT_DEFAULT_INTERVAL,
+    ActivateNodeRequest,
+    ConfirmMessageReceivedRequest,
+    DeactivateNodeRequest,
+    Fab,
+    FleetStub,
+    GetFabRequest,
+    GetRunRequest,
+    Node,
+    NodeAuthClientInterceptor,
+    ObjectTree,
+    PullMessagesRequest,
+    PullObjectRequest,
+    PushMessagesRequest,
+    PushObjectRequest,
+    Run,
+    RuntimeVersionClientInterceptor,
+    SendNodeHeartbeatRequest,
+    create_channel,
+    fab_from_proto,
+    iterate_object_tree,
+    message_from_proto,
+    message_to_proto,
+    public_key_to_bytes,
+    run_from_proto,
+)
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message
-from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
-from flwr.common.serde import fab_from_proto, message_from_proto, message_to_proto, run_from_proto
-from flwr.proto.fab_pb2 import GetFabRequest
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.fleet_pb2_grpc import FleetStub
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
-from flwr.proto.node_pb2 import Node
-from flwr.proto.run_pb2 import GetRunRequest
-from flwr.supercore.fab import Fab
-from flwr.supercore.grpc import create_channel
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.interceptors import RuntimeVersionClientInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.run import Run
 
 CALL_SECONDS = 120.0  # enough for one object, at most 5 MB, over a slow line
 AWAY_SECONDS = 600.0  # how long the server may be away before a call is given up

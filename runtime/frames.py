@@ -1,21 +1,18 @@
-"""Messages between the processes of a client: frames of bytes, with headers in JSON and Flower's own protocol buffers.
-
-Everything of Flower that is not public and that a client needs is imported here and in client/fleet.py.
-"""
+"""Messages between the processes of a client: frames of bytes, with headers in JSON and Flower's own protocol buffers."""
 
 import itertools
 import json
 from collections.abc import Sequence
 
-from flwr.app import Message
-from flwr.app.message import remove_content_from_message
-from flwr.common.serde import message_to_proto
-from flwr.supercore.inflatable.inflatable_object import (
+from coterie.runtime.flower import (
     get_all_nested_objects,
     get_object_tree,
+    inflate_object_from_contents,
+    message_to_proto,
     no_object_id_recompute,
+    remove_content_from_message,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.app import Message
 
 
 def frames_of(reply: Message) -> list[bytes]:

@@ -18,19 +18,25 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from coterie.runtime.device import Device
 from coterie.runtime.fleet import Fleet, KeyRefused, Lost, RunEnded
+from coterie.runtime.flower import (
+    ErrorCode,
+    Fab,
+    MessageProto,
+    ObjectTree,
+    Run,
+    context_to_proto,
+    get_fused_config_from_fab,
+    message_from_proto,
+    message_to_proto,
+)
+from coterie.runtime.forks import End, Ending
 from coterie.runtime.frames import frames_of, packed, unpacked
 from coterie.wire.files import write_atomically
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.common.config import get_fused_config_from_fab
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import context_to_proto, message_from_proto, message_to_proto
-from flwr.proto.message_pb2 import Message as MessageProto
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.fab import Fab
-from flwr.supercore.run import Run
 from google.protobuf.message import DecodeError
 
 SHORTEST_POLL, LONGEST_POLL = 0.1, 3.0  # seconds between questions for work
@@ -38,7 +44,7 @@ POLL_SHARE = 0.3  # of the time since the last message: who worked just now is a
 IDLE_SECONDS = 300.0  # then the process of the last run is ended, and its memory is free
 REMEMBERED_RUNS = 8  # whose context is kept
 
-STOPPED, REFUSED, LOST, BROKEN = "stopped", "refused", "lost", "broken"  # how a node ends
+LONGEST_REASON = 2000  # characters
 
 
 class BadBundle(Exception):
@@ -214,36 +220,28 @@ def _error(message: Message, reason: str) -> list[bytes]:
     return frames_of(Message(Error(code=ErrorCode.CLIENT_APP_CRASHED, reason=reason), reply_to=message))
 
 
-def run_node(
-    parent: socket.socket,
-    server: str,
-    authority: Path,
-    key: Path,
-    node_config: Mapping[str, Any],
-    home: Path,
-    any_code: bool,
-    say: Callable[[str], None],
-) -> None:
+def run_node(parent: socket.socket, device: Device, say: Callable[[str], None]) -> None:
     """The process of the node, from its start to its end; tells the parent how it ended."""
 
     def stop(number: int, frame: Any) -> None:
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, stop)
-    private = load_ssh_private_key(key.read_bytes(), password=None)
+    private = load_ssh_private_key(device.key.read_bytes(), password=None)
     assert isinstance(private, ec.EllipticCurvePrivateKey)  # the command looked at it before
-    fleet = Fleet(server, authority.read_bytes(), private, say, home / "connected")
-    end = STOPPED
+    home = device.state / "flower"
+    fleet = Fleet(device.server, device.authority.read_bytes(), private, say, home / "connected")
+    end = End(Ending.STOPPED)
     try:
-        ClientNode(fleet, Answers(parent, any_code), node_config, home).serve()
+        ClientNode(fleet, Answers(parent, device.any_code), device.node_config, home).serve()
     except KeyRefused as error:
-        end = f"{REFUSED} {error}"
+        end = End(Ending.REFUSED, str(error)[:LONGEST_REASON])
     except (Lost, OSError) as error:
-        end = f"{LOST} {error}"
+        end = End(Ending.LOST, str(error)[:LONGEST_REASON])
     except Exception as error:
-        end = f"{BROKEN} {type(error).__name__}: {error}"
+        end = End(Ending.BROKEN, f"{type(error).__name__}: {error}"[:LONGEST_REASON])
         raise
     finally:
         fleet.deactivate()
         with contextlib.suppress(OSError):
-            parent.sendall(end.encode())
+            parent.sendall(end.to_bytes())

@@ -5,12 +5,10 @@ is only ours, and by it they are found.
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from coterie.runtime.foreground import undisturbed
+from coterie.runtime.forks import end_with_parent
 from coterie.wire.errors import ConfigError, RunFailed
 
 MARK = "COTERIE_UP"
 GRACE_SECONDS = 3.0
-DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Processes:
@@ -42,7 +41,7 @@ class Processes:
                 env={**environment, MARK: self.mark},
                 cwd=directory,
                 start_new_session=True,
-                preexec_fn=end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=end_with_parent,
             )
 
     def log_of(self, name: str) -> Path:
@@ -81,20 +80,8 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [
-            signal.signal(number, signal.SIG_IGN) for number in ignored
-        ]  # a second Ctrl-C must not leave half of them
-        try:
+        with undisturbed():
             self.stop()
-        finally:
-            for number, handler in zip(ignored, before, strict=True):
-                signal.signal(number, handler)
-
-
-def end_with_parent() -> None:
-    """Runs in the new process: if this one is killed and cannot clean up, Linux ends the new one."""
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGTERM)
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -3,23 +3,27 @@
 import os
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
 from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.fingerprint import source_files
 
 POLL_OF_EXECUTORS = "0.1"  # seconds; Flower's default is 1
 
 
 def environment(home: Path) -> dict[str, str]:
     programs = os.path.dirname(sys.executable)  # Flower starts its other programs by their names
-    code = str(Path(__file__).resolve().parent.parent)  # our own must be this very code, wherever else one is installed
+    # Our own must be this very code, wherever else one is. If it is installed, it is found, after Python's own modules.
+    code = str(source_files()["coterie/__init__.py"].parent.parent)
+    first = "" if code == os.path.realpath(sysconfig.get_path("purelib")) else code
     ours = {
         "FLWR_HOME": str(home),
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL_OF_EXECUTORS,
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
-        "PYTHONPATH": os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH", "")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [first, os.environ.get("PYTHONPATH", "")])),
         "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
     }

@@ -1,28 +1,33 @@
 """A simulation without a daemon: Flower's grid, with the clients in worker processes of this one.
 
 The ServerApp's code talks to `SimulationGrid` as to any grid of Flower; a message to a node is answered by the ClientApp in
-a worker. Workers are forked where that is safe to do (Linux), so that they share the data that are loaded already.
+a worker. Workers are forked where that is safe to do (Linux, before CUDA is used), so that they share the data that are loaded
+already. There may be several simulations in one process, one after the other or in threads of their own.
 """
 
 import multiprocessing
 import os
 import selectors
 import sys
+import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from multiprocessing.connection import Connection
 
+from coterie.runtime.flower import Run, TaskIdentity
+from coterie.runtime.foreground import leave_it_to_the_parent
 from coterie.wire.config import Value
 from coterie.wire.errors import RunFailed
+from coterie.wire.log import log_plainly
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 WAIT_SECONDS = 0.2
 DEAD_WORKER = "a worker process was killed, perhaps for want of memory; try fewer --workers or a smaller model"
+NOT_FORKED = "workers import the script that started them: in a script, call Coterie under `if __name__ == '__main__':`"
 
 
 class Workers:
@@ -40,6 +45,7 @@ class Workers:
         self.queue: deque[tuple[str, Message, Context]] = deque()
         self.done: deque[tuple[str, Message]] = deque()
         self.selector = selectors.DefaultSelector()
+        self.forked = True
         self.known: dict[Connection, dict[int, Context]] = {}  # the contexts that a worker has
 
     def submit(self, identifier: str, message: Message, context: Context) -> None:
@@ -47,7 +53,7 @@ class Workers:
             self.done.append((identifier, _answer(message, context)))
             return
         if not self.processes:
-            self._start()
+            self._start(int(context.run_config.get("threads", 1)))
         self.queue.append((identifier, message, context))
         self._hand_out()
 
@@ -60,7 +66,7 @@ class Workers:
             try:
                 reply = connection.recv()
             except (EOFError, OSError):
-                raise RunFailed(DEAD_WORKER) from None
+                raise self._death() from None
             self.done.append((self.busy.pop(connection), reply))
             self.idle.append(connection)
             self._hand_out()
@@ -70,25 +76,34 @@ class Workers:
 
     def close(self) -> None:
         self.selector.close()
-        for connection in (*self.idle, *self.busy):
-            connection.close()
+        with _starting:
+            for connection in (*self.idle, *self.busy):
+                _open.discard(connection)
+                connection.close()
+        self.idle.clear()
+        self.busy.clear()
         for process in self.processes:
             process.terminate()
             process.join()
         self.processes.clear()
 
-    def _start(self) -> None:
+    def _start(self, threads: int) -> None:
         """Forked when the first message is there: by then the data are loaded, and shared."""
-        forks = sys.platform == "linux"
+        forks = self.forked = _can_fork(threads)
         context = multiprocessing.get_context("fork") if forks else multiprocessing.get_context("spawn")
-        for _ in range(self.count):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, [*self.idle, ours] if forks else []), daemon=True)
-            process.start()
-            theirs.close()
-            self.processes.append(process)
-            self.idle.append(ours)
-            self.selector.register(ours, selectors.EVENT_READ, ours)
+        with _starting:
+            for _ in range(self.count):
+                ours, theirs = context.Pipe()
+                _open.add(ours)
+                process = context.Process(target=_work, args=(theirs, list(_open) if forks else []), daemon=True)
+                process.start()
+                theirs.close()
+                self.processes.append(process)
+                self.idle.append(ours)
+                self.selector.register(ours, selectors.EVENT_READ, ours)
+
+    def _death(self) -> RunFailed:
+        return RunFailed(DEAD_WORKER if self.forked else f"{DEAD_WORKER}; {NOT_FORKED}")
 
     def _hand_out(self) -> None:
         while self.idle and self.queue:
@@ -98,17 +113,29 @@ class Workers:
             try:
                 connection.send((message, id(context), None if id(context) in known else context))
             except OSError:
-                raise RunFailed(DEAD_WORKER) from None
+                raise self._death() from None
             known[id(context)] = context  # kept, so that no other gets its id
             self.busy[connection] = identifier
 
 
+# A worker must hold no end of another's pipe, or one that ended would not be noticed: those that are open, of all simulations
+# of this process, and a lock, so that none is forked while another's pipe is being made.
+_open: set[Connection] = set()
+_starting = threading.Lock()
+
+
+def _can_fork(threads: int) -> bool:
+    """Not after CUDA was used in this process; nor for clients with several threads, if this process may have used several:
+    OpenMP then waits for ever for those that were not forked with it."""
+    torch = sys.modules.get("torch")
+    used = torch is not None and (torch.cuda.is_initialized() or (threads > 1 and torch.get_num_threads() > 1))
+    return sys.platform == "linux" and not used
+
+
 def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
     """A worker's life: until the other end of its pipe is closed, which nobody else may hold open."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the main process decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_it_to_the_parent()
+    log_plainly()
     for other in inherited:
         other.close()
     contexts: dict[int, Context] = {}
@@ -121,21 +148,20 @@ def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
 
 
 def _answer(message: Message, context: Context) -> Message:
-    from coterie.client.app import app
-
     try:
-        return app(message, context)
+        reply: Message = import_module("coterie.client.app").app(message, context)
+        return reply
     except Exception as error:
         return Message(Error(code=2, reason=f"{type(error).__name__}: {error}"), reply_to=message)
 
 
 class SimulationGrid(Grid):
-    """`num_clients` nodes with ids 1, 2, ..., whose node configuration is that of Flower's simulation plus a state directory."""
+    """`num_clients` nodes with ids 2, 3, ..., whose node configuration is that of Flower's simulation plus a state directory."""
 
     poll_seconds = 0.0  # pull_messages waits by itself
 
     def __init__(self, workers: Workers, num_clients: int, run_config: Mapping[str, Value], state_dir: str) -> None:
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # the same for all simulations
         self._run = Run.create_empty(1)
         self.workers = workers
         self.contexts = {

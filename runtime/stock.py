@@ -4,15 +4,16 @@ import subprocess
 import sys
 from collections import deque
 
-from coterie.cli.client import Device
-from coterie.runtime.processes import end_with_parent, free_ports, reason_in
+from coterie.runtime.device import Device
+from coterie.runtime.forks import End, Ending, end, end_with_parent
+from coterie.runtime.processes import free_ports, reason_in
 from coterie.runtime.programs import environment, program, quoted
 
-GRACE_SECONDS = 5.0
+REFUSALS = ("Failed to activate SuperNode", "Invalid node ID")  # in its log; it has no other way to tell
 
 
-def run_stock_node(device: Device) -> str:
-    """Run it to its end; why it ended."""
+def run_stock_node(device: Device) -> End:
+    """Run it to its end; how it ended."""
     node_config = " ".join(
         f"{key}={quoted(value) if isinstance(value, str) else value}" for key, value in device.node_config.items()
     )
@@ -38,7 +39,7 @@ def run_stock_node(device: Device) -> str:
         cwd=device.state / "flower",
         text=True,
         errors="replace",
-        preexec_fn=end_with_parent if sys.platform == "linux" else None,
+        preexec_fn=end_with_parent,
     )
     lines: deque[str] = deque(maxlen=50)
     try:
@@ -46,11 +47,8 @@ def run_stock_node(device: Device) -> str:
         for line in process.stdout:
             lines.append(line)
             sys.stderr.write(line)
-        return reason_in(lines)
+        reason = reason_in(lines)
+        return End(Ending.REFUSED if any(text in reason for text in REFUSALS) else Ending.LOST, reason)
     finally:
-        process.terminate()
-        try:
-            process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process.pid)
+        process.wait()

@@ -2,14 +2,12 @@
 
 import contextlib
 import os
-import signal
-import sys
 import time
 from collections.abc import Callable
-from types import FrameType
-from typing import NoReturn
 
-from coterie.cli.client import Device
+from coterie.runtime.device import Device
+from coterie.runtime.foreground import Stopped, say, stoppable
+from coterie.runtime.forks import End, Ending
 from coterie.runtime.stock import run_stock_node
 from coterie.runtime.tls import Unreachable, check_server
 from coterie.runtime.warm import run_warm_node, why_not
@@ -18,30 +16,19 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds; doubled after every failure
 CONNECTED_SECONDS = 60.0  # who was connected for so long begins with the first pause again
 
 
-class Stopped(Exception):
-    """A signal asked this program to end."""
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def keep_connected(device: Device) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["FLWR_HOME"] = str(device.state / "flower")
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # to look for a GPU must not make it unusable in forked processes
     try:
-        check_once(device)
-        reason = why_not()
-        if not reason:
-            reason = connect_for_ever(device, run_warm_node)
-        say(
-            f"client {device.name}: {reason}; going on with Flower's own programs, which take seconds longer for every message"
-        )
-        connect_for_ever(device, run_stock_node)
+        with stoppable():
+            check_once(device)
+            reason = why_not() or connect_for_ever(device, run_warm_node)
+            say(
+                f"client {device.name}: {reason}; going on with Flower's own programs, seconds slower for every message"
+            )
+            connect_for_ever(device, run_stock_node)
     except Stopped:
         say(f"client {device.name} stopped")
 
@@ -52,7 +39,7 @@ def check_once(device: Device) -> None:
         check_server(device.server, device.authority)
 
 
-def connect_for_ever(device: Device, run_node: Callable[[Device], str]) -> str:
+def connect_for_ever(device: Device, run_node: Callable[[Device], End]) -> str:
     """`run_node` returns how the node ended. Returns why it is no use to try again this way."""
     pause, told = FIRST_PAUSE, ""
     while True:
@@ -60,8 +47,8 @@ def connect_for_ever(device: Device, run_node: Callable[[Device], str]) -> str:
         try:
             check_server(device.server, device.authority)
             end = run_node(device)
-            if end.startswith("broken"):
-                return f"Flower is not as expected ({end.removeprefix('broken ')})"
+            if end.kind is Ending.BROKEN:
+                return f"Flower is not as expected ({end.reason})"
             reason = explained(end, device)
         except Unreachable as error:
             reason = str(error)
@@ -74,18 +61,12 @@ def connect_for_ever(device: Device, run_node: Callable[[Device], str]) -> str:
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def explained(end: str, device: Device) -> str:
+def explained(end: End, device: Device) -> str:
     """What Flower says of a refused key is the same for an unknown, a revoked and a used one."""
-    if not any(sign in end for sign in ("refused", "Failed to activate SuperNode", "Invalid node ID")):
-        return f"the connection ended: {end or 'its process was killed'}"
+    if end.kind is not Ending.REFUSED:
+        return f"the connection ended: {end.reason}"
     return (
         f"the server refuses the key {device.key}. Either it is not registered there, or it was revoked: put "
         f"{device.key.name}.pub into clients/ of the server's keys directory, a new one if the old one was revoked. "
         "Or another client is connected with it; one that was killed counts as connected for a minute"
     )
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(other, signal.SIG_IGN)
-    raise Stopped

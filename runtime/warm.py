@@ -1,17 +1,13 @@
-"""A client's node, and the processes that answer for it: see client/forks.py."""
+"""A client's node, and the processes that answer for it: see forks.py."""
 
-import contextlib
 import gc
-import os
-import signal
 import socket
 import sys
-import time
 from importlib import import_module
 
-from coterie.cli.client import Device
-
-GRACE_SECONDS = 3.0
+from coterie.runtime.device import Device
+from coterie.runtime.foreground import say
+from coterie.runtime.forks import End, end, fork, serve_forks
 
 
 def why_not() -> str:
@@ -27,21 +23,15 @@ def why_not() -> str:
     return ""
 
 
-def run_warm_node(device: Device) -> str:
+def run_warm_node(device: Device) -> End:
     """Run the node to its end; how it ended."""
-    from coterie.runtime.forks import fork, serve_forks
     from coterie.runtime.node import run_node
-
-    def say(text: str) -> None:
-        print(f"client {device.name}: {text}", file=sys.stderr, flush=True)
 
     ours, theirs = socket.socketpair()
 
     def serve() -> None:
         ours.close()
-        home = device.state / "flower"
-        node = dict(device.node_config)
-        run_node(theirs, device.server, device.authority, device.key, node, home, device.any_code, say)
+        run_node(theirs, device, lambda text: say(f"client {device.name}: {text}"))
 
     pid = fork(serve)
     theirs.close()
@@ -49,15 +39,4 @@ def run_warm_node(device: Device) -> str:
         return serve_forks(ours)
     finally:
         ours.close()
-        _end(pid)
-
-
-def _end(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_SECONDS
-    while os.waitpid(pid, os.WNOHANG)[0] == 0:
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-            deadline += GRACE_SECONDS
-        time.sleep(0.02)
+        end(pid)

@@ -18,6 +18,7 @@ from coterie.wire.attack import AttackSettings, known_bad_clients
 from coterie.wire.checks import Layout
 from coterie.wire.config import RunConfig, Settings, Value
 from coterie.wire.errors import ConfigError, CoterieError
+from coterie.wire.log import join_flowers_log
 from coterie.wire.privacy import PrivacySettings
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -29,6 +30,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    join_flowers_log()
     logging.getLogger("flwr").addFilter(one_line_errors)
     config = checked_config(context.run_config)
     path = new_run_dir(config, prepared=True)

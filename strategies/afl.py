@@ -14,8 +14,8 @@ from typing import Any
 
 from coterie.games.fairness import agnostic_weights, shares_of
 from coterie.strategies.fair import Fair
-from coterie.strategies.fedavg import by_name
 from coterie.strategies.method import MethodSettings, setting
+from coterie.strategies.rounds import by_name
 from coterie.tasks.parts import average
 from coterie.wire.checks import Update
 

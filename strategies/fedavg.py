@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 from coterie.strategies.method import Method
-from coterie.strategies.rounds import Round
+from coterie.strategies.rounds import Round, by_name
 from coterie.tasks.models import STATISTICS
 from coterie.tasks.parts import average
 from coterie.wire.arrays import pack
@@ -58,7 +58,3 @@ def sample_weights(updates: Iterable[Update]) -> np.ndarray:
     """Proportional to the samples; equal if no client has any."""
     counts = np.array([update.num_samples for update in updates], dtype=np.float64)
     return counts / counts.sum() if counts.sum() > 0 else np.full(len(counts), 1 / len(counts))
-
-
-def by_name(clients: Iterable[str], values: np.ndarray) -> dict[str, float]:
-    return dict(zip(clients, values.tolist(), strict=True))

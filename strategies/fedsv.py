@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 from coterie.strategies.evidence import Evidence
-from coterie.strategies.fedavg import FedAvg, by_name
+from coterie.strategies.fedavg import FedAvg
 from coterie.strategies.findings import Finding
-from coterie.strategies.rounds import Round
+from coterie.strategies.rounds import Round, by_name
 from coterie.strategies.server_game import ServerGame
 from coterie.strategies.shapleyfl import ShapleyFLSettings, about_game
 from coterie.tasks.parts import average

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 from coterie.games.fairness import q_fair_steps
 from coterie.strategies.fair import Fair
-from coterie.strategies.fedavg import by_name
 from coterie.strategies.method import MethodSettings, setting
+from coterie.strategies.rounds import by_name
 from coterie.tasks.models import WEIGHTS
 from coterie.tasks.parts import average
 from coterie.wire.arrays import Parts

@@ -163,6 +163,15 @@ def parse_config(values: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Settin
     return config, {name: known[name].parse(given.get(name, {}), prefix=f"{name}.") for name in meant}
 
 
+def outside_config(strategy: str = "") -> dict[str, Value]:
+    """Every key of the methods from outside with its default: of those that are installed, and of the file `strategy`."""
+    groups = {name: settings for name, settings in sections().items() if name not in built_in_sections()}
+    if strategy.endswith(".py"):
+        config = resolve(RunConfig(strategy=strategy))
+        groups[section_of(config.strategy, config.strategy_file)] = method_of("", config.strategy_file).Settings
+    return {key: value for name, group in groups.items() for key, value in group().as_config(f"{name}.").items()}
+
+
 def default_config() -> dict[str, Value]:
     """Every key of Coterie's own with its default, as it stands in pyproject.toml."""
     values = RunConfig().as_config()

@@ -11,9 +11,9 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 import numpy as np
-from coterie.strategies.fedavg import FedAvg, by_name, sample_weights
+from coterie.strategies.fedavg import FedAvg, sample_weights
 from coterie.strategies.method import MethodSettings, setting
-from coterie.strategies.rounds import Round
+from coterie.strategies.rounds import Round, by_name
 from coterie.tasks.models import WEIGHTS
 from coterie.tasks.parts import as_dtype, average
 from coterie.wire.arrays import Parts

@@ -158,6 +158,10 @@ def in_words(failed: Mapping[str, Refused]) -> dict[str, str]:
     return {name: str(error) for name, error in failed.items()}
 
 
+def by_name(clients: Iterable[str], values: np.ndarray) -> dict[str, float]:
+    return dict(zip(clients, values.tolist(), strict=True))
+
+
 def mean_metrics(metrics: Mapping[str, Metrics]) -> Metrics:
     """Every metric as unweighted mean over clients (the papers' mean test accuracy) and, `-weighted`, by test samples."""
     tested = [values for values in metrics.values() if values["num-samples"]]

@@ -7,7 +7,6 @@ first, with a dry run, and evaluated together (tasks/coalition_models.py).
 """
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -22,6 +21,7 @@ from coterie.tasks.server_data import load_server_data
 from coterie.tasks.training import Samples, chosen_samples
 from coterie.wire.arrays import Parts
 from coterie.wire.config import RunConfig
+from coterie.wire.cores import usable_cores
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.randomness import derive_seed
 
@@ -52,7 +52,7 @@ class ServerGame:
         device = server_device(config.device)
         network = network_of(config, group_norm=group_norm, device=device)
         samples = server_samples(config, device)
-        self.models = CoalitionModels(network, samples, metric, threads=available_cores())
+        self.models = CoalitionModels(network, samples, metric, threads=usable_cores())
         missing = set() if samples.regression else set(range(spec.num_outputs)) - set(samples.y.tolist())
         self.all_classes = not (samples.regression or missing)
         if missing:
@@ -124,7 +124,3 @@ def server_device(device: str) -> str:
     if device != "auto":
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -23,10 +23,10 @@ import numpy as np
 from coterie.games.sampling import horvitz_thompson_weights, inclusion_probabilities, poisson_draw
 from coterie.games.shapley import Estimate, normalise
 from coterie.strategies.evidence import Evidence
-from coterie.strategies.fedavg import FedAvg, by_name
+from coterie.strategies.fedavg import FedAvg
 from coterie.strategies.findings import Finding
 from coterie.strategies.method import setting
-from coterie.strategies.rounds import Round
+from coterie.strategies.rounds import Round, by_name
 from coterie.strategies.server_game import GameSettings, ServerGame
 from coterie.tasks.models import STATISTICS, WEIGHTS
 from coterie.tasks.parts import average

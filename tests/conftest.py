@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from coterie.cli.run import prepare
 from coterie.runtime.simulation import Workers
 from coterie.server.app import run
 from coterie.strategies.registry import method_of, parse_config
@@ -20,6 +19,7 @@ from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.numpy import load_file
 
+from coterie.simulate import prepare
 from coterie.trial import Tamper, TamperedGrid
 
 

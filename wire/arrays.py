@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
-from flwr.common.constant import SType
+
+NUMPY = "numpy.ndarray"  # how Flower calls the format of an array's bytes
 
 Parts = dict[str, np.ndarray]  # part name -> flat vector
 
@@ -56,7 +57,7 @@ def read(array: Array) -> np.ndarray:
     """What is in `array`; where its bytes are as `pack` makes them, a view of them that cannot be written to."""
     header = _header(array.dtype, tuple(array.shape))
     dtype, size = np.dtype(array.dtype), math.prod(array.shape)
-    as_packed = array.stype == SType.NUMPY and len(array.data) == len(header) + size * dtype.itemsize
+    as_packed = array.stype == NUMPY and len(array.data) == len(header) + size * dtype.itemsize
     if as_packed and size and array.data.startswith(header):
         return np.frombuffer(array.data, dtype, offset=len(header)).reshape(array.shape)
     return array.numpy()
@@ -72,7 +73,7 @@ def _joined(values: list[np.ndarray]) -> Array:
     shape = (*first.shape[:-1], sum(value.shape[-1] for value in values))
     pieces = values if first.ndim == 1 or len(values) == 1 else [np.concatenate(values, axis=-1)]
     data = b"".join([_header(dtype, shape), *[np.ascontiguousarray(piece).data for piece in pieces]])
-    return Array(dtype=dtype, shape=shape, stype=SType.NUMPY, data=data)
+    return Array(dtype=dtype, shape=shape, stype=NUMPY, data=data)
 
 
 @functools.lru_cache(maxsize=16)

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from coterie.games.formation import Coalition, Formation
 from coterie.games.overlap import coalitions_of, form
-from coterie.strategies.fedavg import by_name, sample_weights
+from coterie.strategies.fedavg import sample_weights
 from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
 from coterie.strategies.method import Method
 from coterie.strategies.pfedocf import client as client_half
 from coterie.strategies.pfedocf.game import MIXED, Nearest, OCFSettings, Played, estimated_game, in_words, play
 from coterie.strategies.pfedocf.orders import CoalitionOrder, ErrorsOrder, MixOrder, check_errors, check_mixture
-from coterie.strategies.rounds import Round
+from coterie.strategies.rounds import Round, by_name
 from coterie.tasks.models import STATISTICS, WEIGHTS
 from coterie.tasks.parts import average, stacked
 from coterie.wire.arrays import Parts

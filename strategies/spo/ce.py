@@ -25,9 +25,9 @@ from coterie.games.equilibrium import (
     collaborators_from_weights,
 )
 from coterie.games.preferences import even
-from coterie.strategies.fedavg import by_name, sample_weights
+from coterie.strategies.fedavg import sample_weights
 from coterie.strategies.findings import Finding
-from coterie.strategies.rounds import Round, in_words
+from coterie.strategies.rounds import Round, by_name, in_words
 from coterie.strategies.spo import SPO
 from coterie.tasks.models import STATISTICS
 from coterie.tasks.parts import average

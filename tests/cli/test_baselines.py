@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from coterie.cli.presets import PRESETS
 from coterie.strategies.registry import BUILT_IN as METHODS
+
+from coterie.presets import PRESETS
 
 PAPER = {
     "spo-synthetic": {"per-fedavg", "pfedme", "pfedhn"},

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,9 @@ from coterie.strategies.registry import BUILT_IN as METHODS
 from coterie.strategies.registry import default_config
 from coterie.wire.errors import ConfigError
 from safetensors.numpy import load_file
+
+import coterie as library
+from coterie.presets import PRESETS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200", "TERM": "dumb"}
@@ -96,6 +100,13 @@ def test_run(coterie, tmp_path):
     assert f"{accuracy:.4f}" in out and 0 < accuracy <= 1
     per_client = [client["accuracy"] for client in result["models"]["personal"]["clients"].values()]
     assert len(per_client) == 3 and accuracy == pytest.approx(np.mean(per_client))
+
+
+def test_the_library_does_the_same(coterie, tmp_path):
+    assert coterie("run", "--strategy", "fedavg-ft", *QUICK, "--set", "fedavg-ft.epochs=2", "--run-dir", "a")[0] == 0
+    keys = {"num_server_rounds": 2, "local_epochs": 1, "model": "linear"}
+    library.run("fedavg-ft", run_dir="b", settings={"fedavg-ft.epochs": 2}, workers=2, progress=False, **keys)
+    assert (tmp_path / "a" / "result.json").read_bytes() == (tmp_path / "b" / "result.json").read_bytes()
 
 
 def test_run_without_a_directory_makes_one_under_runs(coterie, tmp_path):
@@ -388,6 +399,10 @@ def test_options_that_are_none(arguments, coterie, tmp_path):
         (["--seeds", "1,x"], "seeds = '1,x': write whole numbers"),
         (["--seeds", "1,-2"], "seeds = '1,-2': write whole numbers"),
         (["--strategies", "local,fedprox", "--set", "fedprox.mu=-1"], "fedprox.mu = -1"),
+        (["--quick"], "--quick: is for presets"),
+        (["--preset", "ocf-1"], "preset = 'ocf-1': unknown, did you mean 'ocf-10'?"),
+        (["--preset", "ocf-10", "--strategies", "local"], "strategies: preset 'ocf-10' does not compare methods"),
+        (["--preset", "shapleyfl-table3", "--seeds", "1,2"], "seeds = [1, 2]: this preset plays one game"),
     ],
 )
 def test_mistakes_in_a_comparison(arguments, expected, coterie, tmp_path):
@@ -529,6 +544,18 @@ def test_a_killed_worker_ends_the_run_with_a_message(tmp_path):
 def test_help(coterie):
     code, out, _ = coterie("--help")
     assert code == 0 and all(command in out for command in ("run", "compare", "data"))
+
+
+def test_help_promises_no_numbers_that_are_not_there(coterie):
+    _, out, _ = coterie("compare", "--help")
+    with_numbers = [name for name, preset in PRESETS.items() if getattr(preset, "paper", None)]
+    (promised,) = re.findall(r"With the paper's numbers: ([^.]*)", " ".join(out.replace("│", " ").split()))
+    assert promised.split(", ") == with_numbers
+
+
+def test_version(coterie):
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert coterie("--version") == (0, f"coterie {version}\n", "")
 
 
 @pytest.mark.parametrize("command", ["run", "compare", "data"])

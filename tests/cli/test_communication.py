@@ -1,10 +1,12 @@
 """What travels: counted from numbers of models, it is what was measured."""
 
 import pytest
-from coterie.cli.communication import communication, communication_table, counted, sizes_of
-from coterie.cli.presets import PRESETS
 from coterie.server.app import checked_config
 from coterie.server.report import read_run
+
+from coterie.communication import communication, communication_table, counted, sizes_of
+from coterie.presets import PRESETS
+from coterie.runs import Run
 
 
 @pytest.mark.parametrize(
@@ -30,18 +32,20 @@ def test_sizes_of_large_networks():
 
 
 def test_shared_extractor_costs_what_fedavg_costs(federate):
-    runs = {
-        ("a", "fedavg"): federate(strategy="fedavg", num_clients=6).path,
-        ("a", "pfedsv"): federate(strategy="pfedsv", num_clients=6).path,
-        ("b", "fedavg"): federate(strategy="fedavg", num_clients=6).path,
-        ("b", "pfedsv"): federate(strategy="pfedsv", num_clients=6, **{"pfedsv.shared-extractor": True}).path,
-    }
-    rows = {(row["method"], row["model"]): row for row in communication(runs)}
+    runs = [
+        federate(strategy="fedavg", num_clients=6),
+        federate(strategy="pfedsv", num_clients=6),
+        federate(strategy="fedavg", num_clients=6),
+        federate(strategy="pfedsv", num_clients=6, **{"pfedsv.shared-extractor": True}),
+    ]
+    told = communication(Run(run.path) for run in runs)
+    rows = {(row["method"], row["model"]): row for row in told}
+    assert len(told) == len(rows)
     assert len(rows) == 9  # fedavg once
     shared, fedavg = rows["pfedsv, shared extractor", "resnet34"], rows["fedavg", "resnet34"]
     both = ("bytes-down", "bytes-up")
     assert sum(shared[key] for key in both) <= 1.1 * sum(fedavg[key] for key in both)
-    assert communication_table(list(rows.values())).row_count == 9
+    assert len(communication_table(told).rows) == 9
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("pfedsv")])

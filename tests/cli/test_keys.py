@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from coterie.runtime.keys import keys_command, make_keys
+from coterie.cli.keys import keys_command
+from coterie.runtime.keys import make_keys
 from coterie.wire.errors import ConfigError
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 from coterie.cli.main import main
-from coterie.cli.mechanisms import MECHANISMS
-from coterie.cli.presets import PRESETS
+
+from coterie.mechanisms import MECHANISMS
+from coterie.presets import PRESETS
 
 
 def test_a_preset_in_small(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("coterie.cli.mechanisms.GAMES", 5)
+    monkeypatch.setattr("coterie.mechanisms.GAMES", 5)
     monkeypatch.setattr("coterie.server.report.curves", lambda events: b"")
     arguments = ["compare", "--preset", "ocf-10", "--quick", "--num-clients", "6", "--workers", "0"]
     with pytest.raises(SystemExit) as end:
@@ -29,7 +30,9 @@ def test_a_preset_in_small(tmp_path, capsys, monkeypatch):
     run = tmp_path / "run" / "overlapping-seed1"
     assert all((run / name).read_bytes().startswith(b"\x89PNG") for name in ("coalitions.png", "similarity.png"))
     assert set(json.loads((run / "coalitions.json").read_text())) == {"coalitions", "mixing"}
-    assert "paper, 100 clients" in capsys.readouterr().out
+    assert (tmp_path / "run" / "report.html").read_text().count("<img") == 3
+    out = capsys.readouterr().out
+    assert "paper, 100 clients" in out and "sweeps until nobody moves: at most" in out
 
 
 def test_a_preset_needs_true_parameters(tmp_path, capsys):

@@ -297,7 +297,7 @@ def test_where_flower_is_not_as_expected_its_own_programs_are_used(own_site: Sit
     broken = (
         "import sys\n"
         "sys.modules['flwr.client.grpc_rere_client.node_auth_client_interceptor'] = None\n"
-        "from cli.entry import main\nmain()\n"
+        "from coterie.cli.entry import main\nmain()\n"
     )
     where = ("--server", f"127.0.0.1:{own_site.fleet}", "--key", str(own_site.keys / "clients" / "1"))
     stock = box.start([sys.executable, "-c", broken, "client", *where], "stock.log")

@@ -4,9 +4,10 @@ import json
 
 import pytest
 from coterie.cli.main import main
-from coterie.cli.presets import PRESETS, SCENARIOS
 from coterie.strategies.registry import BUILT_IN as METHODS
 from coterie.strategies.registry import parse_config
+
+from coterie.presets import PRESETS, SCENARIOS, Methods
 
 
 def command(arguments, path) -> dict:
@@ -19,13 +20,15 @@ def command(arguments, path) -> dict:
 def test_every_preset_is_a_valid_configuration():
     for preset in PRESETS.values():
         for values in ({**preset.values}, {**preset.values, **preset.quick}):
-            for different in preset.cells.values() or [{}]:
+            for different in preset.cells.values() if isinstance(preset, Methods) else [{}]:
                 parse_config({**values, **different})
-        assert set(preset.strategies.split(",")) <= set(METHODS)
+        if isinstance(preset, Methods):
+            assert set(preset.strategies.split(",")) <= set(METHODS)
+            assert set(preset.quick_cells) <= set(preset.cells) and preset.cells
 
 
 def test_estimators_come_closer_with_more_evaluations(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("coterie.cli.estimators.DRAWS", 10)
+    monkeypatch.setattr("coterie.estimators.DRAWS", 10)
     rows = command(["compare", "--preset", "shapleyfl-table3", "--quick", "--num-clients", "7"], tmp_path / "run")[
         "rows"
     ]

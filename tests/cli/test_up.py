@@ -1,12 +1,9 @@
 """`coterie up`: real processes, from the first to the last."""
 
 import json
-import os
 import signal
-import socket
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +12,9 @@ from typing import Any
 import pytest
 from coterie.cli.main import main
 from coterie.runtime.keys import make_keys
-from coterie.runtime.processes import Processes, free_ports, last_words, marked, must_be_free
-from coterie.runtime.programs import quoted
+from coterie.runtime.processes import free_ports
 from coterie.server.rundir import new_run_dir
-from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.errors import ConfigError
 
 SMALL = ("--clients", "2", "--num-server-rounds", "2", "--model", "mlp", "--strategy", "fedper")
 
@@ -197,45 +193,6 @@ def test_a_killed_command_takes_its_processes_with_it(sandbox: Any) -> None:
     assert sandbox.left() == []
 
 
-def test_processes_that_will_not_end_are_ended(tmp_path: Path) -> None:
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('here', flush=True); "
-    detached = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {deaf + 'time.sleep(600)'!r}], "
-    stubborn = detached + f"start_new_session=True); {deaf} time.sleep(600)"
-    with Processes(tmp_path) as processes:
-        processes.start("stubborn", [sys.executable, "-c", stubborn], dict(os.environ), tmp_path)
-        while (tmp_path / "stubborn.log").read_text().count("here") < 2:
-            processes.check()
-        assert len(marked(processes.mark)) == 2
-    assert marked(processes.mark) == []
-
-
-def test_a_process_that_ends_early_is_reported_with_its_last_words(tmp_path: Path) -> None:
-    with Processes(tmp_path) as processes:
-        processes.start(
-            "client-0", [sys.executable, "-c", "raise SystemExit('no such key')"], dict(os.environ), tmp_path
-        )
-        processes.running["client-0"].wait()
-        with pytest.raises(RunFailed, match="client-0 ended with code 1: no such key"):
-            processes.check()
-
-
-def test_the_reason_is_taken_out_of_flowers_log(tmp_path: Path) -> None:
-    log = tmp_path / "client-0.log"
-    log.write_text(
-        "INFO : Starting\nERROR :     Exit Code: 305\nFailed to connect.\nSocket closed\nHelp\n\nFor more: <url>\n"
-    )
-    assert last_words(log) == "Failed to connect. Socket closed"
-    log.write_text("")
-    assert last_words(log) == "it said nothing"
-
-
-def test_a_port_in_use_is_refused_by_name() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        with pytest.raises(ConfigError, match="fleet-port = "):
-            must_be_free("fleet-port", taken.getsockname()[1])
-
-
 def test_the_server_takes_a_prepared_directory_and_no_other(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     for name in ("clients", "keys", "logs"):
@@ -247,13 +204,3 @@ def test_the_server_takes_a_prepared_directory_and_no_other(tmp_path: Path) -> N
     (run_dir / "config.json").touch()
     with pytest.raises(ConfigError, match="exists already"):
         new_run_dir(config, prepared=True)
-
-
-def test_paths_are_quoted_as_flower_reads_them() -> None:
-    from flwr.common.config import parse_config_args
-
-    for path in ("/a b/c", "/it's here", '/a "b"', "/back\\slash", "/equals=sign"):
-        assert parse_config_args([f"partition-id=0 state-dir={quoted(path)}"]) == {"partition-id": 0, "state-dir": path}
-    for path in ('/it\'s "both"', "/it's \\ that"):
-        with pytest.raises(ConfigError, match="quotation marks"):
-            quoted(path)

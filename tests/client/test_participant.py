@@ -143,7 +143,7 @@ def test_own_data_by_node_configuration(own):
     answer = check_hello(ask("query.hello", RecordDict(), where))
     assert (answer.name, answer.num_partitions) == ("ward-7", 0)
     assert answer.num_train + answer.num_validation + answer.num_test == 60 and answer.num_test == 12
-    order = TrainOrder(1, ("classifier",), (2,), upload=("classifier",))
+    order = TrainOrder(1, ("classifier",), phase_parts=("classifier",), phase_epochs=(2,))
     model = build_network("linear", (5,), 3, seed=0).dump()
     reply = ask("train", Sent(order, pack(model)).content(), where)
     assert reply.content.metric_records[METRICS]["num-samples"] == answer.num_train
@@ -162,7 +162,7 @@ def test_own_data_that_do_not_fit_the_task(task, classes, shape, own):
 
 
 def train_order(server_round: int, **more) -> TrainOrder:
-    return TrainOrder(server_round, ("extractor+norm+classifier",), (1,), **more)
+    return TrainOrder(server_round, phase_parts=("extractor+norm+classifier",), phase_epochs=(1,), **more)
 
 
 @pytest.mark.parametrize("where", ["files", "context"])

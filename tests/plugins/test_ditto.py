@@ -12,6 +12,8 @@ import torch
 from coterie.client.participant import Participant
 from torch.nn import functional
 
+from coterie.testing import check_method
+
 DITTO = Path(__file__).parents[2] / "docs" / "how-to" / "ditto.py"
 
 
@@ -120,3 +122,8 @@ def test_real_processes_with_the_method_installed(tmp_path):
         [sys.executable, "-P", "-m", "coterie", "run", "--help"], env=environment, capture_output=True, text=True
     ).stdout
     assert "ditto.mu" in "".join(text.split()) and "ditto" in text
+
+
+@pytest.mark.slow
+def test_real_processes_with_the_file(tmp_path):
+    check_method(DITTO, laws=["told"], processes=True, model="linear")

@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from coterie.cli.options import given_values
 from coterie.client.app import hello
 from coterie.client.participant import Participant
+from coterie.runtime.device import make_device
 from coterie.server.app import checked_config
 from coterie.strategies import plugins, registry
 from coterie.strategies.fedavg import FedAvg
@@ -14,6 +16,8 @@ from coterie.strategies.registry import BUILT_IN, default_config, method_of, nam
 from coterie.wire.errors import ConfigError, Refused, RunFailed
 from coterie.wire.fingerprint import fingerprint, fingerprint_with
 from flwr.app import Context, RecordDict
+
+import coterie
 
 DITTO = Path(__file__).parents[2] / "docs" / "how-to" / "ditto.py"
 HEAD = "from coterie.strategies.fedavg import FedAvg\nfrom coterie.strategies.method import *\n"
@@ -255,3 +259,44 @@ def test_privacy_must_be_declared(write):
     with pytest.raises(ConfigError, match=r"use privacy.mode='dp-sgd' or 'off'"):
         checked_config({"strategy": path, "privacy.mode": "weights"})
     assert "dp-sgd" in FedAvg.private
+
+
+# --- the library and the commands ------------------------------------------------------------------------------------
+
+FEW = {"num_clients": 3, "num_server_rounds": 1, "model": "linear", "local_epochs": 1, "workers": 0, "progress": False}
+
+
+def test_methods_of_files_are_compared_with_others(tmp_path):
+    compared = coterie.compare(
+        ["fedavg", str(DITTO)], seeds=[1], settings={"ditto.mu": 0.3}, run_dir=tmp_path / "compared", **FEW
+    )
+    assert [run.config["strategy"] for run in compared.runs] == ["fedavg", "ditto"]
+    assert compared.runs[1].config["ditto.mu"] == 0.3 and compared.runs[1].path.name == "ditto-seed1"
+
+
+def test_a_class_is_a_strategy(tmp_path):
+    class Mine(FedAvg):
+        name = "mine"
+        kinds = ("global",)
+
+    run = coterie.run(Mine, run_dir=tmp_path / "run", **FEW | {"workers": 2})
+    assert run.config["strategy"] == "mine" and set(run.result["models"]) == {"global"}
+    with pytest.raises(ConfigError, match="has the name 'fedavg', which Coterie uses itself"):
+        coterie.run(type("Other", (FedAvg,), {}), run_dir=tmp_path / "other", **FEW)
+
+
+def test_a_setting_that_is_a_text_stays_one(write):
+    path = write("class A(FedAvg):\n  name='a'\n  class Settings(MethodSettings):\n    who: str = setting('', 'Who.')")
+    assert given_values({"strategy": path}, ["a.who=3"])["a.who"] == "3"
+    assert given_values({"strategy": str(DITTO)}, ["ditto.mu=3"])["ditto.mu"] == 3
+
+
+def test_the_files_of_a_device(tmp_path, monkeypatch):
+    (tmp_path / "key").write_text("")
+    (tmp_path / "ca.crt").write_text("")
+    monkeypatch.chdir(DITTO.parent)
+    options = {"server": "host:1", "partition": 0, "name": "a", "state": str(tmp_path / "state")}
+    assert make_device(tmp_path / "key", method=["ditto.py"], **options).node_config["methods"] == str(DITTO)
+    assert "methods" not in make_device(tmp_path / "key", **options).node_config
+    with pytest.raises(ConfigError, match=r"method = 'dito.py': there is no file .*dito.py"):
+        make_device(tmp_path / "key", method=["dito.py"], **options)

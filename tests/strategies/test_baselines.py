@@ -411,9 +411,11 @@ def test_some_of_afls_clients_share_what_they_have():
     np.testing.assert_allclose(method.model["buffers"], method.layout.parts["buffers"] + 2, rtol=1e-6)
     told = aggregated(method, {"late": update(method, 5.0, 9.0)})  # nobody here has any weight
     assert told["weights"] == {"late": 1.0} and method.mixture["late"] == 0.0
-    again = made("afl")
-    again.load_state_dict(json.loads(json.dumps(method.state_dict() | {"arrays": {}})) | {"arrays": method.model})
+    again, state = made("afl", **{"afl.step": 0.1}), method.state_dict()
+    again.load_state_dict(json.loads(json.dumps(state | {"arrays": {}})) | {"arrays": method.model})
     assert again.mixture == method.mixture
+    with pytest.raises(ConfigError, match=r"afl\.step = 0\.01: the state is of a run with 0\.1; go on with the same"):
+        made("afl").load_state_dict(state)
 
 
 @pytest.mark.parametrize("q", [0.5, 1.0, 3.0])

@@ -74,7 +74,7 @@ def test_one_round_of_fedavg_by_hand(federate):
                 optimizer.step()
         states.append(network.state_dict())
         counts.append(len(samples))
-    assert all(count % 50 > 1 for count in counts) and len(set(counts)) > 0
+    assert all(count % 50 > 1 for count in counts)
     got = state_as_parts(initial(run), run.model)
     for name, value in got.items():
         expected = sum(n / sum(counts) * state[name].double() for n, state in zip(counts, states, strict=True))

@@ -169,22 +169,26 @@ def test_a_client_that_lost_its_state_is_sent_the_extractor_again(federate, tmp_
 
 
 def test_all_values_negative_keeps_the_own_model(federate):
-    """Others answer noise: a client's validation accuracy can only fall, and its own model stays as trained."""
-    rng = np.random.default_rng(0)
+    """Others send models that drown every average in one label, which client 0 has not: all of them are worth less than
+    nothing to it, and its own model stays as trained."""
 
     def garbage(asked: Message, answered: Message, client: str) -> Message:
         if asked.metadata.message_type == "train" and client != "0":
             parts = unpack(answered.content.array_records[MODEL])
-            parts["classifier"] = rng.normal(size=parts["classifier"].shape).astype(np.float32) * 100
+            parts["classifier"] = np.zeros_like(parts["classifier"])
+            parts["classifier"][-10 + missing] = 1e6  # the biases come last
             answered.content[MODEL] = pack(parts)
         return answered
 
+    config = RunConfig.parse({"task": "digits", "partition": "pathological", "labels-per-client": 2})
+    data = load_client_data({"partition-id": 0, "num-partitions": 4}, config, "0")
+    missing = min(set(range(10)) - set(data.dataset.y[data.split.train].tolist()))
     run = federate(tamper=garbage, **{**ALL, "local-epochs": 8})
     own = uploaded(run, 3)["0"]
-    weights = run.exchanges(3)["0"][1].content.metric_records[METRICS]["weights"]
-    if weights[0] == 1.0:
-        np.testing.assert_array_equal(run.state("0")["classifier"], own["classifier"])
-    assert weights[0] > 0.5
+    told = run.exchanges(3)["0"][1].content.metric_records[METRICS]
+    assert told["weights"][0] == 1.0 and set(told["weights"][1:]) == {0.0}
+    assert told["values"][0] > 0 > max(told["values"][1:])
+    np.testing.assert_array_equal(run.state("0")["classifier"], own["classifier"])
 
 
 # --- who is sent what -------------------------------------------------------------------------------------------------
@@ -225,13 +229,22 @@ def test_clients_cannot_match_their_pseudonyms(federate):
 
 
 def test_the_secret_is_random_where_clients_bring_data_of_their_own():
-    private = [Pseudonyms.for_run(1, private=True) for _ in range(2)]
+    def begun(seed: int, private: bool) -> Pseudonyms:
+        names = Pseudonyms()
+        names.begin(seed, private=private)
+        return names
+
+    private = [begun(1, private=True) for _ in range(2)]
     assert private[0].of("b", told_to="a") != private[1].of("b", told_to="a")
-    public = [Pseudonyms.for_run(seed, private=False) for seed in (1, 1, 2)]
+    public = [begun(seed, private=False) for seed in (1, 1, 2)]
     assert public[0].of("b", told_to="a") == public[1].of("b", told_to="a") != public[2].of("b", told_to="a")
     names = public[0]
     assert names.of("bc", told_to="a") != names.of("c", told_to="ab")
     assert set(names.roster("abc", told_to="a").values()) == {"b", "c"}
+    again = Pseudonyms()
+    again.load_state_dict(json.loads(json.dumps(private[0].state_dict())))
+    again.begin(1, private=True)  # it has one already
+    assert again.of("b", told_to="a") == private[0].of("b", told_to="a")
 
 
 def test_nothing_is_sent_twice_in_the_same_version(federate):
@@ -412,7 +425,7 @@ def test_a_client_that_did_not_train_in_this_round_refuses(alone):
 
 def test_a_train_order_that_continues_what_is_not_here(alone):
     run, _ = alone
-    order = TrainOrder(2, ("classifier",), (1,), ("classifier",), continues=5)
+    order = TrainOrder(2, ("classifier",), continues=5)
     records = RecordDict({ORDER: order.to_record()})
     message = Message(records, dst_node_id=2, message_type="train", group_id="2")
     with pytest.raises(Exception, match="kept in round 5 is not here"):

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from coterie.cli.run import prepare
 from coterie.server.app import initial_layout
 from coterie.strategies.evidence import Evidence
 from coterie.strategies.registry import method_of, parse_config, section_of
@@ -20,6 +19,8 @@ from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.messages import MODEL
 from flwr.app import Message
 from sklearn.datasets import load_digits
+
+from coterie.simulate import prepare
 
 GAME = {"strategy": "afedsv", "model": "mlp", "partition": "pathological", "num-server-rounds": 2, "learning-rate": 0.2}
 

@@ -5,15 +5,15 @@ client weighed), times the size of their parts; bytes are those of the messages.
 numbers of models are multiplied by the sizes of that network's parts.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from coterie.server.report import read_run
+
+from coterie.runs import Run
+from coterie.tables import Table
 from coterie.tasks.models import build_network
 from coterie.wire.config import Value
-from rich.table import Table
 
 LARGE = {"resnet34": (3, 32, 32), "vgg19": (3, 32, 32)}
 CLASSES = 10
@@ -27,11 +27,11 @@ def sizes_of(model: str, input_shape: tuple[int, ...], classes: int = CLASSES) -
     return {part: vector.numel() for part, vector in network.parts.items()}
 
 
-def communication(folders: Mapping[tuple[str, str], Path]) -> list[dict[str, Any]]:
-    """A row for each run and model; runs that are the same in two cells once."""
+def communication(runs: Iterable[Run]) -> list[dict[str, Any]]:
+    """A row for each method and model; runs that are the same but for seed or cell once."""
     rows: list[dict[str, Any]] = []
-    for folder in folders.values():
-        config, events = read_run(folder)
+    for run in runs:
+        config, events = run.config, run.events
         method = _title(config)
         if method in {row["method"] for row in rows}:
             continue
@@ -83,9 +83,8 @@ def _parameters_down(config: Mapping[str, Value], event: Mapping[str, Any], clie
 
 
 def communication_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(title="What travels per client and round")
-    for title in ("model", "method", "million numbers down", "million numbers up", "MB down", "MB up", "of FedAvg"):
-        table.add_column(title, justify="left" if title in ("model", "method") else "right")
+    head = ("model", "method", "million numbers down", "million numbers up", "MB down", "MB up", "of FedAvg")
+    texts = []
     for model in dict.fromkeys(row["model"] for row in rows):
         group = [row for row in rows if row["model"] == model]
         base = next((_both(row) for row in group if row["method"] == "fedavg"), 0.0)
@@ -93,8 +92,8 @@ def communication_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             megabytes = [f"{row[key] / 1e6:.2f}" for key in ("bytes-down", "bytes-up")]
             ratio = f"{_both(row) / base:.3f}" if base else "-"
             parameters = [f"{row[key] / 1e6:.3f}" for key in ("parameters-down", "parameters-up")]
-            table.add_row(model, row["method"], *parameters, *megabytes, ratio)
-    return table
+            texts.append([model, row["method"], *parameters, *megabytes, ratio])
+    return Table("What travels per client and round", head, texts)
 
 
 def _both(row: Mapping[str, Any]) -> float:

@@ -1,24 +1,21 @@
-"""`coterie data`: what there is, and who would get what."""
+"""Which data sets there are, and who would get what of them."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from coterie.cli.run import prepare
 from coterie.client.data import partitioned
+from coterie.simulate import prepare
+from coterie.tables import Table
 from coterie.tasks.chart import bubble_chart, label_table, summary_rows
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.resolve import partition_kind, spec_of
 from coterie.tasks.samples import DataError
 from coterie.tasks.spec import TASKS
 from coterie.wire.config import RunConfig, Value, split_sections
-from rich.console import Console
-from rich.table import Table
 
 
-def data_command(values: Mapping[str, Value], plot: str) -> None:
-    if "task" not in values and not plot:
-        Console().print(data_sets_table(str(values.get("data-root", "data"))))
-        return
+def who_gets_what(values: Mapping[str, Value], plot: str | Path = "") -> Table:
+    """The labels of every client of a run; `plot` draws them as a bubble chart, too."""
     config = RunConfig.parse(split_sections(prepare(values))[0])
     dataset, parts = partitioned(config, config.num_clients)
     kind = partition_kind(spec_of(config), config.partition)
@@ -28,18 +25,14 @@ def data_command(values: Mapping[str, Value], plot: str) -> None:
     labels = [str(i) for i in range(dataset.num_classes)] or ["samples"]
     counts = label_table(dataset, parts)
     title = f"{config.task}, {kind} partition, seed {config.seed}"
-    table = Table("client", "samples", "labels: how many of each", title=title)
-    for row in summary_rows(counts, clients, labels):
-        table.add_row(*row)
-    Console().print(table)
     if plot:
-        bubble_chart(counts, plot, title, clients, labels)
-        Console(stderr=True).print(f"drawn: {Path(plot).absolute()}", highlight=False, soft_wrap=True)
+        bubble_chart(counts, str(plot), title, clients, labels)
+    return Table(title, ["client", "samples", "labels: how many of each"], summary_rows(counts, clients, labels))
 
 
-def data_sets_table(data_root: str) -> Table:
+def data_sets(data_root: str) -> Table:
     """All tasks, and whether their data are here; nothing is downloaded."""
-    table = Table("task", "what it is", "input", "classes", "here?", title=f"Data sets (data-root: {data_root})")
+    rows = []
     for name, spec in TASKS.items():
         try:
             here = f"{len(load_dataset(name, data_root, download=False))} samples"
@@ -47,5 +40,5 @@ def data_sets_table(data_root: str) -> Table:
             here = "no"
         shape = "x".join(str(size) for size in spec.input_shape)
         classes = str(spec.num_outputs) if spec.kind == "classification" else "regression"
-        table.add_row(name, spec.title, shape, classes, here)
-    return table
+        rows.append([name, spec.title, shape, classes, here])
+    return Table(f"Data sets (data-root: {data_root})", ["task", "what it is", "input", "classes", "here?"], rows)

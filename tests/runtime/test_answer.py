@@ -18,6 +18,7 @@ import pytest
 from coterie.client.app import app
 from coterie.runtime.answer import is_installed_code
 from coterie.runtime.control import bundle
+from coterie.runtime.flower import Fab, MessageProto, Run, build_fab_from_files, context_to_proto, message_from_proto
 from coterie.runtime.forks import fork, serve_forks
 from coterie.runtime.frames import frames_of, message_of, packed, unpacked
 from coterie.runtime.node import Answers, KnownRun
@@ -26,11 +27,6 @@ from coterie.wire.arrays import pack, unpack
 from coterie.wire.config import RunConfig, split_sections
 from coterie.wire.messages import HELLO, MODEL, ORDER, TrainOrder
 from flwr.app import Context, Message, RecordDict
-from flwr.cli.build import build_fab_from_files
-from flwr.common.serde import context_to_proto, message_from_proto
-from flwr.proto.message_pb2 import Message as MessageProto
-from flwr.supercore.fab import Fab
-from flwr.supercore.run import Run
 
 CONFIG = {"num-clients": 2, "model": "linear", "local-epochs": 1}
 
@@ -114,7 +110,7 @@ def test_the_answer_is_that_of_the_app(answers: Answers, tmp_path: Path) -> None
 
 def test_state_in_the_context_is_kept_between_messages(answers: Answers, tmp_path: Path) -> None:
     def keep_count(files: dict[str, bytes]) -> None:
-        files["coterie.py"] = b"""
+        files["coterie/__init__.py"] = b"""
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 client_app = ClientApp()
@@ -142,7 +138,7 @@ def test_only_the_very_same_code_is_taken_from_memory() -> None:
         files["client/app.py"] += b"\n"
 
     def other_entry(files: dict[str, bytes]) -> None:
-        files["coterie.py"] += b"\n"
+        files["coterie/__init__.py"] += b"\n"
 
     def more(files: dict[str, bytes]) -> None:
         files["client/more.py"] = b"\n"
@@ -204,7 +200,7 @@ def test_a_bundle_that_cannot_be_loaded_is_an_answer_too(answers: Answers, tmp_p
 )
 def test_whatever_the_app_does_there_is_an_answer(answers: Answers, tmp_path: Path, body: str, said: str) -> None:
     def change(files: dict[str, bytes]) -> None:
-        files["coterie.py"] = f"""
+        files["coterie/__init__.py"] = f"""
 from flwr.clientapp import ClientApp
 client_app = ClientApp()
 server_app = None
@@ -241,6 +237,21 @@ def test_a_killed_answer_is_reported_and_the_next_one_is_given(answers: Answers,
     assert answers.told is not None
     reply, reason = ask(answers, known, hello_message())
     assert reply is not None and reply.has_content()
+
+
+def test_data_are_loaded_once_for_all_answers(answers: Answers, tmp_path: Path) -> None:
+    """By the first answer, and by the process of the run for all others."""
+    script, loads = tmp_path / "data.py", tmp_path / "loads"
+    script.write_text(
+        "import os\nimport numpy as np\n"
+        f"def load():\n    print(os.getpid(), file=open({str(loads)!r}, 'a'))\n    rng = np.random.default_rng(0)\n"
+        "    return {'x': rng.normal(size=(40, 1, 8, 8)).astype('float32'), 'y': np.arange(40) % 10}\n"
+    )
+    known = known_run(tmp_path, bundle(checked_config(CONFIG)), data=str(script))
+    for _ in range(4):
+        reply, reason = ask(answers, known, hello_message())
+        assert reply is not None and reply.has_content(), (reply, reason)
+    assert len(set(loads.read_text().split())) == 2
 
 
 def test_a_killed_process_of_a_run_is_replaced(answers: Answers, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Experiments of the papers as one command: `coterie compare --preset NAME`, and with --quick a short form of it.
+"""Experiments of the papers: `coterie.compare(preset=NAME)`, and with `quick` a short form of it.
 
-A preset is a set of cells, one table each, and in every cell the same methods with the same seeds. What the user gives on the
-command line goes before what the preset says.
+Three kinds: methods are compared, estimators of the Shapley value, or pFedOCF's mechanisms. What the user gives goes before
+what the preset says.
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,36 @@ from coterie.wire.config import Value
 class Preset:
     title: str
     source: str
-    strategies: str
-    seeds: str
     values: Mapping[str, Value]
-    cells: Mapping[str, Mapping[str, Value]]  # name -> what is different there
     quick: Mapping[str, Value]  # goes over `values`, with one seed
+    seeds: tuple[int, ...] = (1,)
+
+    def chosen(self, quick: bool) -> tuple[dict[str, Value], tuple[int, ...]]:
+        """Values and seeds of the long or the short form."""
+        return ({**self.values, **self.quick}, (1,)) if quick else (dict(self.values), self.seeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Methods(Preset):
+    """A set of cells, one table each, and in every cell the same methods with the same seeds."""
+
+    strategies: str
+    cells: Mapping[str, Mapping[str, Value]]  # name -> what is different there
     quick_cells: tuple[str, ...] = ()  # the cells of the short form; () for all
     metric: str = "accuracy"  # the column that the paper's numbers stand beside
-    estimators: bool = False  # not methods are compared but estimators of the Shapley value (cli/estimators.py)
-    mechanisms: bool = False  # not methods but pFedOCF's mechanisms (cli/mechanisms.py)
     paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # (task, cell, strategy) -> percent
     communication: bool = False  # also print what travels, for this model and for large ones
 
+
+class Estimators(Preset):
+    """Estimators of the Shapley value (coterie/estimators.py)."""
+
+
+class Mechanisms(Preset):
+    """pFedOCF's mechanisms (coterie/mechanisms.py)."""
+
+
+PLAIN = Methods(title="", source="", values={}, quick={}, strategies="local,fedavg,fedper", cells={"": {}})
 
 PFEDSV = "Wu et al. 2022, arXiv:2202.02502"
 PFEDSV_VALUES: dict[str, Value] = {
@@ -60,12 +78,12 @@ SCENARIOS: dict[str, dict[str, Value]] = {  # ShapleyFL, appendix B.3; a third o
 }
 
 
-def _shapleyfl(task: str, quick: Mapping[str, Value]) -> Preset:
-    return Preset(
+def _shapleyfl(task: str, quick: Mapping[str, Value]) -> Methods:
+    return Methods(
         title=f"ShapleyFL on {task}: 100 clients with two label shards each, 30 % of them bad",
         source="Sun et al. 2023: AFedSV+ is the best under all five scenarios",
         strategies="fedavg,fedprox,fedsv,s-fedavg,rfa,afedsv,afedsv-plus",
-        seeds="1,2,3",
+        seeds=(1, 2, 3),
         values={
             "task": task,
             "model": "cnn-bn",
@@ -101,12 +119,11 @@ QUICK_IMAGES: dict[str, Value] = {
 SPO_SOURCE = "Cui et al. 2022, arXiv:2108.07926"
 
 
-def _ocf(clients: int, groups: int, quick: Mapping[str, Value]) -> Preset:
-    return Preset(
+def _ocf(clients: int, groups: int, quick: Mapping[str, Value]) -> Mechanisms:
+    return Mechanisms(
         title=f"pFedOCF: {clients} linear clients, every mechanism",
         source="pFedOCF, Table 1",
-        strategies="pfedocf",
-        seeds="1,2,3",
+        seeds=(1, 2, 3),
         values={
             "task": "linear",
             "num-clients": clients,
@@ -118,48 +135,45 @@ def _ocf(clients: int, groups: int, quick: Mapping[str, Value]) -> Preset:
             "validation-fraction": 0.0,
             "num-server-rounds": 1,
         },
-        cells={"": {}},
         quick=quick,
-        mechanisms=True,
     )
 
 
-PRESETS = {
-    "pfedsv-table1": Preset(
+PRESETS: dict[str, Preset] = {
+    "pfedsv-table1": Methods(
         title="pFedSV, two labels per client: 10 clients, all taking part",
         source=PFEDSV,
         strategies=PFEDSV_RIVALS,
-        seeds="1,2,3",
+        seeds=(1, 2, 3),
         values={**PFEDSV_VALUES, "partition": "pathological", "labels-per-client": 2},
         cells=PFEDSV_TASKS,
         quick=PFEDSV_QUICK,
         quick_cells=("mnist",),
     ),
-    "pfedsv-table2": Preset(
+    "pfedsv-table2": Methods(
         title="pFedSV, Dirichlet partitions with alpha = 0.1: 10 clients, all taking part",
         source=PFEDSV,
         strategies=PFEDSV_RIVALS,
-        seeds="1,2,3",
+        seeds=(1, 2, 3),
         values={**PFEDSV_VALUES, "partition": "dirichlet", "dirichlet-alpha": 0.1},
         cells=PFEDSV_TASKS,
         quick=PFEDSV_QUICK,
         quick_cells=("mnist",),
     ),
-    "pfedsv-communication": Preset(
+    "pfedsv-communication": Methods(
         title="pFedSV, what travels: measured with LeNet-5, counted for ResNet-34 and VGG-19",
         source=PFEDSV,
         strategies="fedavg,fedfomo,pfedsv",
-        seeds="1",
         values={**PFEDSV_VALUES, "task": "mnist", "learning-rate": 0.01, "partition": "pathological"},
         cells={"whole-models": {}, "shared-extractor": {"pfedsv.shared-extractor": True}},
         quick=PFEDSV_QUICK,
         communication=True,
     ),
-    "pfedsv-privacy": Preset(
+    "pfedsv-privacy": Methods(
         title="pFedSV with DP-SGD: noise multiplier 0 (off), 1 and 2",
         source=PFEDSV,
         strategies="local,fedavg,pfedsv",
-        seeds="1,2,3",
+        seeds=(1, 2, 3),
         values={**PFEDSV_VALUES, "task": "mnist", "learning-rate": 0.1, "partition": "pathological"},
         cells={
             "sigma-0": {},
@@ -172,11 +186,11 @@ PRESETS = {
     "ocf-100": _ocf(100, 5, {"num-clients": 40, "linear-groups": 2}),
     "shapleyfl-cifar10": _shapleyfl("cifar10", QUICK_IMAGES),
     "shapleyfl-fashion-mnist": _shapleyfl("fashion-mnist", QUICK_IMAGES),
-    "shapleyfl-heart": Preset(
+    "shapleyfl-heart": Methods(
         title="ShapleyFL among four hospitals, all taking part",
         source="Sun et al. 2023, whose hospitals are those of Fed-ISIC2019: random gradients do no harm to AFedSV",
         strategies="fedavg,fedprox,fedsv,s-fedavg,rfa,afedsv,afedsv-plus",
-        seeds="1,2,3,4,5",
+        seeds=(1, 2, 3, 4, 5),
         values={
             "task": "heart",
             "num-server-rounds": 50,
@@ -195,11 +209,9 @@ PRESETS = {
         quick={"num-server-rounds": 20},
         metric="balanced-accuracy",
     ),
-    "shapleyfl-table3": Preset(
+    "shapleyfl-table3": Estimators(
         title="ShapleyFL, Table 3: the error of estimators at equal numbers of evaluations",
         source="Sun et al. 2023",
-        strategies="afedsv",
-        seeds="1",
         values={
             "task": "fashion-mnist",
             "model": "lenet5",
@@ -209,15 +221,13 @@ PRESETS = {
             "local-epochs": 1,
             "server-data": "2000",
         },
-        cells={},
         quick={"task": "digits", "server-data": "0.3", "learning-rate": 0.2, "local-epochs": 3},
-        estimators=True,
     ),
-    "pfedsim-table3": Preset(
+    "pfedsim-table3": Methods(
         title="pFedSim, Table 3: 100 clients, Dirichlet partitions",
         source="Tan et al. 2023, arXiv:2305.15706",
         strategies="local,fedavg,fedprox,fedbn,fedper,fedrep,fedfomo,pfedsim",
-        seeds="1,2,3",
+        seeds=(1, 2, 3),
         values={
             "task": "cifar10",
             "model": "lenet5",
@@ -243,11 +253,11 @@ PRESETS = {
             ("cifar10", "dirichlet-0.1", "pfedsim"): 86.76,
         },
     ),
-    "spo-synthetic": Preset(
+    "spo-synthetic": Methods(
         title="SPO, section 5.1: linear regression, six clients in two groups",
         source=SPO_SOURCE,
         strategies="local,fedavg,fedavg-ft,per-fedavg,pfedme,pfedhn,fedfomo,spo,ce",
-        seeds="1,2,3",
+        seeds=(1, 2, 3),
         values={
             "task": "linear",
             "num-clients": 6,
@@ -278,11 +288,11 @@ PRESETS = {
         quick={"num-server-rounds": 30, "evaluate-every": 30},
         metric="loss",
     ),
-    "spo-adult": Preset(
+    "spo-adult": Methods(
         title="SPO on UCI Adult: people with a doctorate, and all others",
         source=SPO_SOURCE,
         strategies="local,fedavg,fedprox,fedavg-ft,per-fedavg,pfedme,pfedhn,afl,q-ffl,spo,ce",
-        seeds="1,2,3",
+        seeds=(1, 2, 3),
         values={
             "task": "adult",
             "model": "linear",
@@ -298,11 +308,11 @@ PRESETS = {
         cells={"adult": {}},
         quick={"num-server-rounds": 20, "evaluate-every": 20},
     ),
-    "spo-cifar10": Preset(
+    "spo-cifar10": Methods(
         title="SPO on CIFAR-10: ten clients with two labels each",
         source=SPO_SOURCE,
         strategies="local,fedavg,fedper,fedrep,per-fedavg,lg-fedavg,pfedme,pfedhn,fedfomo,spo,ce",
-        seeds="1,2,3",
+        seeds=(1, 2, 3),
         values={
             "task": "cifar10",
             "model": "lenet5",
@@ -332,11 +342,11 @@ PRESETS = {
             "spo.search-steps": 5,
         },
     ),
-    "ce-heart": Preset(
+    "ce-heart": Methods(
         title="Collaboration equilibrium among four hospitals",
         source=SPO_SOURCE + ", whose hospitals are others",
         strategies="local,fedavg,fedprox,per-fedavg,pfedme,pfedhn,afl,spo,ce",
-        seeds="1,2,3,4,5",
+        seeds=(1, 2, 3, 4, 5),
         values={
             "task": "heart",
             "model": "linear",

@@ -10,29 +10,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from coterie.cli.run import default_workers, prepare, simulate
+from safetensors.numpy import load_file
+
 from coterie.client.data import linear_recipe, load_client_data
 from coterie.games.overlap import LinearGame, coalitions_of, form
-from coterie.runtime.simulation import Workers
+from coterie.presets import Mechanisms
+from coterie.progress import progress_of
+from coterie.runs import Comparison, Run
 from coterie.server.coalitions import errors_by_mechanism, mixing_curves, share_by_sweeps
+from coterie.server.report import encoded, write_page
 from coterie.server.rundir import new_run_dir, write_json
+from coterie.simulate import prepare, simulate, worker_pool
+from coterie.tables import Rows, Table
 from coterie.tasks.linear import linear_parameters
 from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.errors import ConfigError
 from coterie.wire.files import write_atomically
-from rich.console import Console
-from rich.table import Table
-from safetensors.numpy import load_file
 
 MECHANISMS = ("local", "grand", "grand-mixed", "disjoint", "overlapping")
 TITLES = {"overlapping": "pfedocf"}
+PAPER = "paper, 100 clients: pFedOCF worse for 0, 70 % gain for 88 %"
 GREAT = 0.7  # the improvement that the paper's Table 1 counts
 GAMES = 50  # games for the picture of how many sweeps they take
 CURVES = 6  # models in the picture of mixing weights
 Errors = dict[str, np.ndarray]  # mechanism -> error of every client
 
 
-def compare_mechanisms(name: str, values: Mapping[str, Value], seeds: Sequence[int], workers: int | None) -> None:
+def compare_mechanisms(
+    name: str,
+    preset: Mechanisms,
+    values: Mapping[str, Value],
+    seeds: Sequence[int],
+    workers: int | None,
+    progress: bool,
+) -> Comparison:
     configs = {
         (mechanism, seed): prepare({**values, "strategy": "pfedocf", "seed": seed, "ocf.mechanism": mechanism})
         for mechanism in MECHANISMS
@@ -43,30 +54,41 @@ def compare_mechanisms(name: str, values: Mapping[str, Value], seeds: Sequence[i
         raise ConfigError(
             f"task = {first['task']!r}: preset {name!r} is about true parameters, which task 'linear' has"
         )
-    console = Console(stderr=True)
     base = new_run_dir({**first, "strategy": name})
-    pool = Workers(default_workers() if workers is None else workers)
-    measured: list[Errors] = []
-    try:
-        for seed in seeds:
-            errors: Errors = {}
+    measured: list[Errors] = [{} for _ in seeds]
+    runs: list[Run] = []
+    with worker_pool(workers) as pool:
+        for errors, seed in zip(measured, seeds, strict=True):
             for mechanism in MECHANISMS:
                 config = configs[mechanism, seed]
                 run_dir = new_run_dir({**config, "run-dir": str(base / f"{mechanism}-seed{seed}")})
-                simulate({**config, "run-dir": str(run_dir)}, run_dir, pool, console, f"{mechanism}, seed {seed}")
+                config = {**config, "run-dir": str(run_dir)}
+                with progress_of(progress, f"{mechanism}, seed {seed}", int(config["num-server-rounds"])) as shown:
+                    runs.append(simulate(config, run_dir, pool, shown))
                 errors[mechanism] = true_errors(config, run_dir)
-            measured.append(errors)
-    finally:
-        pool.close()
     games = {seed: true_game(configs[MECHANISMS[0], seed]) for seed in seeds}
     expected = [expected_errors(games[seed], float(first["ocf.cost"])) for seed in seeds]
-    tables = {"expected": summarise(expected), "measured": summarise(measured)}
+    rows = {"expected": summarise(expected), "measured": summarise(measured)}
     sweeps = draw(base, first, games[seeds[0]], measured[0])
-    write_json(base / "comparison.json", {"task": "linear", "seeds": list(seeds), "rows": tables, "sweeps": sweeps})
-    for kind, title in (("expected", "Expected errors, true parameters"), ("measured", "Errors of the trained models")):
-        Console().print(table_of(tables[kind], f"{title}, {first['num-clients']} clients", kind == "expected"))
-    Console().print(f"sweeps until nobody moves: at most {max(sweeps)} in {len(sweeps)} games", highlight=False)
-    console.print(f"run directory: {base}", highlight=False, soft_wrap=True)
+    write_json(base / "comparison.json", {"task": "linear", "seeds": list(seeds), "rows": rows, "sweeps": sweeps})
+    tables = [
+        table_of(rows["expected"], f"Expected errors, true parameters, {first['num-clients']} clients", PAPER),
+        table_of(
+            rows["measured"],
+            f"Errors of the trained models, {first['num-clients']} clients",
+            f"sweeps until nobody moves: at most {max(sweeps)} in {len(sweeps)} games",
+        ),
+    ]
+    write_page(
+        base,
+        title=preset.title,
+        about=f"{len(runs)} runs: {len(MECHANISMS)} mechanisms, seeds {', '.join(map(str, seeds))}",
+        finished=True,
+        tables=tables,
+        pictures=[(path.stem, encoded(path.read_bytes())) for path in sorted(base.glob("*.png"))],
+        settings=sorted(first.items()),
+    )
+    return Comparison(base, Rows({"errors": kind, **row} for kind in rows for row in rows[kind]), tables, runs)
 
 
 def settings_of(config: Mapping[str, Value]) -> RunConfig:
@@ -168,20 +190,16 @@ def _mixing(game: LinearGame, noise: float) -> bytes:
     return mixing_curves(numbers.tolist(), weights[:, shown], labels)
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], title: str, paper: bool) -> Table:
-    table = Table(title=title)
-    for head in ("mechanism", "mean", "worst", "worse than local", "median gain", "70 % gain"):
-        table.add_column(head, justify="left" if head == "mechanism" else "right")
-    for row in rows:
-        name = str(row["mechanism"])
-        table.add_row(
-            TITLES.get(name, name),
+def table_of(rows: Sequence[Mapping[str, Any]], title: str, caption: str) -> Table:
+    texts = [
+        [
+            TITLES.get(row["mechanism"], row["mechanism"]),
             f"{row['mean-error']:.4f}",
             f"{row['worst-error']:.4f}",
             f"{row['worse-than-local']} of {row['clients']}",
             f"{100 * row['median-improvement']:.1f} %",
             f"{100 * row['improved-by-70-percent']:.1f} %",
-        )
-    if paper:
-        table.caption = "paper, 100 clients: pFedOCF worse for 0, 70 % gain for 88 %"
-    return table
+        ]
+        for row in rows
+    ]
+    return Table(title, ["mechanism", "mean", "worst", "worse than local", "median gain", "70 % gain"], texts, caption)

@@ -1,36 +1,44 @@
-"""`coterie compare --preset shapleyfl-table3`: how far estimators of the Shapley value are from it, on a real game.
+"""Preset shapleyfl-table3: how far estimators of the Shapley value are from it, on a real game.
 
 Ten clients train, the last round's game is solved exactly, and every estimator plays it again with smaller budgets. The error
 is that of the normalised values (NSV), squared, averaged over clients and draws.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from coterie.cli.run import prepare
+
 from coterie.client.data import partitioned
 from coterie.games.shapley import estimate, normalise, shapley_from_table
+from coterie.manners import tame_torch
+from coterie.presets import Estimators
+from coterie.runs import Comparison
+from coterie.server.report import write_page
 from coterie.server.rundir import new_run_dir, write_json
+from coterie.simulate import prepare
 from coterie.strategies.registry import parse_config
-from coterie.strategies.server_game import available_cores, mixture, server_samples
+from coterie.strategies.server_game import mixture, server_samples
+from coterie.tables import Rows, Table
 from coterie.tasks.coalition_models import CoalitionModels
 from coterie.tasks.models import build_network
 from coterie.tasks.parts import average
 from coterie.tasks.training import Sgd, chosen_samples, train
 from coterie.wire.arrays import Parts
 from coterie.wire.config import RunConfig, Value
-from coterie.wire.errors import RunFailed
+from coterie.wire.cores import usable_cores
+from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.randomness import derive_seed, generator
-from rich.console import Console
-from rich.table import Table
 
 ESTIMATORS = ("mc", "tmc", "dmc", "cc")
 BUDGETS = (120, 240, 480, 960)
 DRAWS = 100
 
 
-def compare_estimators(values: Mapping[str, Value]) -> None:
-    prepared = prepare({**values, "strategy": "afedsv"})
+@tame_torch()
+def compare_estimators(preset: Estimators, values: Mapping[str, Value], seeds: Sequence[int]) -> Comparison:
+    if len(seeds) > 1:
+        raise ConfigError(f"seeds = {list(seeds)}: this preset plays one game, many times; give one seed")
+    prepared = prepare({**values, "strategy": "afedsv", "seed": seeds[0]})
     config, _ = parse_config(prepared)
     table = game_of(config)
     exact = normalise(shapley_from_table(table))
@@ -40,8 +48,11 @@ def compare_estimators(values: Mapping[str, Value]) -> None:
     base = new_run_dir({**prepared, "strategy": "estimators"})
     rows = {method: dict(zip(map(str, BUDGETS), found, strict=True)) for method, found in errors.items()}
     write_json(base / "comparison.json", {"task": config.task, "seed": config.seed, "draws": DRAWS, "rows": rows})
-    Console().print(errors_table(errors, config, len(table)))
-    Console(stderr=True).print(f"run directory: {base}", highlight=False, soft_wrap=True)
+    shown = errors_table(errors, config, len(table))
+    about = f"{DRAWS} draws of every estimator, seed {config.seed}"
+    settings = sorted(prepared.items())
+    write_page(base, title=preset.title, about=about, finished=True, tables=[shown], pictures=[], settings=settings)
+    return Comparison(base, Rows({"estimator": method, **found} for method, found in rows.items()), [shown])
 
 
 def game_of(config: RunConfig) -> np.ndarray:
@@ -62,7 +73,7 @@ def game_of(config: RunConfig) -> np.ndarray:
             train(network, samples, Sgd(config.learning_rate, config.batch_size), epochs=config.local_epochs, rng=rng)
             thetas.append(network.dump())
     players = len(thetas)
-    models = CoalitionModels(network, server_samples(config, "cpu"), threads=available_cores())
+    models = CoalitionModels(network, server_samples(config, "cpu"), threads=usable_cores())
     members = [frozenset(i for i in range(players) if mask >> i & 1) for mask in range(1 << players)]
     return models.utilities([base, *thetas], np.array([mixture(some, players, 1.0) for some in members]))
 
@@ -83,11 +94,9 @@ def nsv_error(method: str, budget: int, table: np.ndarray, exact: np.ndarray) ->
 
 
 def errors_table(errors: Mapping[str, list[float]], config: RunConfig, coalitions: int) -> Table:
-    title = f"Mean squared error of normalised Shapley values, {config.task}, {config.num_clients} clients"
-    table = Table(title=title, caption=f"exact: 0 with {coalitions - 2} evaluations. Paper: Sun et al. 2023, Table 3")
-    table.add_column("estimator")
-    for budget in BUDGETS:
-        table.add_column(f"{budget} evaluations", justify="right")
-    for method, found in errors.items():
-        table.add_row(method, *[f"{error:.5f}" for error in found])
-    return table
+    return Table(
+        f"Mean squared error of normalised Shapley values, {config.task}, {config.num_clients} clients",
+        ["estimator", *[f"{budget} evaluations" for budget in BUDGETS]],
+        [[method, *[f"{error:.5f}" for error in found]] for method, found in errors.items()],
+        f"exact: 0 with {coalitions - 2} evaluations. Paper: Sun et al. 2023, Table 3",
+    )

@@ -9,30 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coterie.cli import keys as keys_module
-from coterie.cli.client import check_key, device, find_key, whose_data
 from coterie.cli.entry import main
-from coterie.cli.server import check_keys
 from coterie.cli.server import command as server_command
+from coterie.runtime import keys as keys_module
+from coterie.runtime.device import check_key, find_key, make_device
 from coterie.runtime.keys import make_keys, revoke_keys
+from coterie.runtime.server import check_keys
 from coterie.runtime.tls import Unreachable, check_server, split_address
 from coterie.wire.errors import ConfigError
 from cryptography import x509
 
-NOTHING: dict[str, Any] = {
-    "server": "127.0.0.1:9092",
-    "name": None,
-    "data": None,
-    "partition": None,
-    "num_partitions": None,
-    "data_root": "data",
-    "state": None,
-    "device": None,
-    "threads": None,
-    "root_certificates": None,
-    "attack": None,
-    "installed_code_only": False,
-}
+SERVER = "127.0.0.1:9092"
 
 
 @pytest.fixture
@@ -172,20 +159,20 @@ def test_who_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_keys(tmp_path / "keys", ["3"])
     key = tmp_path / "keys" / "clients" / "3"
-    told = device(NOTHING, key)
+    told = make_device(key, server=SERVER)
     assert (told.name, told.authority, told.state) == ("3", tmp_path / "keys" / "ca.crt", tmp_path / "clients" / "3")
     assert told.node_config["partition-id"] == 3 and "num-partitions" not in told.node_config
     assert told.node_config["data-root"] == str(tmp_path / "data") and told.any_code
-    told = device({**NOTHING, "name": "ward-7", "data": "keys", "threads": 2, "installed_code_only": True}, key)
+    told = make_device(key, server=SERVER, name="ward-7", data="keys", threads=2, installed_code_only=True)
     assert told.node_config["data"] == str(tmp_path / "keys") and "partition-id" not in told.node_config
     assert told.node_config["threads"] == 2 and not told.any_code
     with pytest.raises(ConfigError, match=r"name = '\.\./x'"):
-        device({**NOTHING, "name": "../x"}, key)
+        make_device(key, server=SERVER, name="../x")
     lonely = tmp_path / "lonely" / "deep" / "key"
     lonely.parent.mkdir(parents=True)
     lonely.touch()
     with pytest.raises(ConfigError, match=r"root-certificates: there is no ca\.crt"):
-        device({**NOTHING, "partition": 0}, lonely)
+        make_device(lonely, server=SERVER, partition=0)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +184,10 @@ def test_who_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"partition": 4, "num_partitions": 4}, "partition = 4: must be from 0 to 3"),
     ],
 )
-def test_wrong_data(options: dict[str, Any], said: str) -> None:
+def test_wrong_data(options: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
-        whose_data({**NOTHING, **options}, "ward-7")
+        make_device(tmp_path / "key", server=SERVER, name="ward-7", state=str(tmp_path / "state"), **options)
+    assert not (tmp_path / "state").exists()
 
 
 def test_revoked_keys_are_put_aside_and_the_name_is_free_again(tmp_path: Path) -> None:
@@ -253,11 +241,10 @@ def test_harm_is_chosen_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     make_keys(tmp_path / "keys", ["0"])
     key = tmp_path / "keys" / "clients" / "0"
-    options = NOTHING | {"root_certificates": str(tmp_path / "keys" / "ca.crt")}
-    assert "attack" not in device(options, key).node_config
-    assert device(options | {"attack": "sign-flip"}, key).node_config["attack"] == "sign-flip"
+    assert "attack" not in make_device(key, server=SERVER).node_config
+    assert make_device(key, server=SERVER, attack="sign-flip").node_config["attack"] == "sign-flip"
     with pytest.raises(ConfigError, match=r"attack = 'sign-flop'.*sign-flip"):
-        device(options | {"attack": "sign-flop"}, key)
+        make_device(key, server=SERVER, attack="sign-flop")
 
 
 def test_a_file_that_is_no_key_is_refused_before_anything_is_started(tmp_path: Path) -> None:

@@ -1,0 +1,255 @@
+"""Several methods and seeds on the same data, one table; or a preset, one table per cell."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.client.participant import pick_device
+from coterie.communication import communication, communication_table
+from coterie.estimators import compare_estimators
+from coterie.mechanisms import compare_mechanisms
+from coterie.presets import PLAIN, PRESETS, Estimators, Mechanisms, Methods, Preset
+from coterie.progress import progress_of
+from coterie.runs import Comparison, Run
+from coterie.runtime.simulation import Workers
+from coterie.server.pictures import compared_curves
+from coterie.server.report import encoded, write_page
+from coterie.server.rundir import new_run_dir, write_json
+from coterie.simulate import configuration, prepare, simulate, worker_pool
+from coterie.strategies.registry import names as method_names
+from coterie.strategies.registry import resolve
+from coterie.tables import Rows, Table
+from coterie.wire.config import RunConfig, Value, choose
+from coterie.wire.errors import ConfigError, RunFailed
+
+SHOWN_FACTS = {  # of findings, beside the truth, and how their columns end
+    "correlation-with-label-overlap": "overlap-correlation",
+    "precision": "precision",
+    "recall": "recall",
+}
+
+
+def compare(
+    strategies: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    preset: str = "",
+    quick: bool = False,
+    run_dir: str | Path = "",
+    settings: Mapping[str, Value] | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+    **keys: Value,
+) -> Comparison:
+    """Run several methods on the same data, every one with every seed, and compare what they come to.
+
+        compared = coterie.compare(["local", "fedavg", "fedper"], seeds=[1, 2, 3], task="digits", num_server_rounds=20)
+        compared.to_pandas()
+
+        coterie.compare(preset="ocf-10", quick=True)
+
+    `preset` is an experiment of a paper, `quick` its short form; what you give goes before what it says. A method whose run
+    fails is told of in its row, and the others go on. All other arguments are those of `coterie.run`.
+    """
+    if quick and not preset:
+        raise ConfigError("--quick: is for presets; add --preset NAME")
+    chosen: Preset = PRESETS[choose("preset", preset, list(PRESETS))] if preset else PLAIN
+    values, usual_seeds = chosen.chosen(quick)
+    values |= {"run-dir": str(run_dir)}
+    given = configuration(keys, settings, compare, leave_out=("strategy", "seed"))
+    numbers = _some("seeds", seeds, usual_seeds)
+    if isinstance(chosen, Methods):
+        names = _some("strategies", strategies, chosen.strategies.split(","))
+        for name in names:
+            if name.endswith(".py"):
+                resolve(RunConfig(strategy=name))  # before any run: its settings may be given to all of them
+            else:
+                choose("strategies", name, method_names())
+        planned = [
+            Planned(cell, seed, prepare({**values, **chosen.cells[cell], **given, "strategy": name, "seed": seed}))
+            for cell in (quick and chosen.quick_cells) or chosen.cells
+            for name in names
+            for seed in numbers
+        ]
+        return compare_methods(preset, chosen, planned, workers, progress)
+    if strategies is not None:
+        raise ConfigError(f"strategies: preset {preset!r} does not compare methods; leave them out")
+    if isinstance(chosen, Estimators):
+        return compare_estimators(chosen, {**values, **given}, numbers)
+    assert isinstance(chosen, Mechanisms)
+    return compare_mechanisms(preset, chosen, {**values, **given}, numbers, workers, progress)
+
+
+def _some(key: str, given: Sequence[Any] | None, usual: Sequence[Any]) -> list[Any]:
+    if given is not None and (isinstance(given, str) or not given):
+        raise ConfigError(f"{key} = {given!r}: give a list of at least one")
+    return list(dict.fromkeys(usual if given is None else given))
+
+
+@dataclass(frozen=True)
+class Planned:
+    cell: str
+    seed: int
+    config: Mapping[str, Value]
+
+    @property
+    def strategy(self) -> str:
+        return str(self.config["strategy"])
+
+    @property
+    def title(self) -> str:
+        return f"{self.strategy}, seed {self.seed}" + (f", {self.cell}" if self.cell else "")
+
+
+def compare_methods(
+    name: str, preset: Methods, planned: Sequence[Planned], workers: int | None, progress: bool
+) -> Comparison:
+    """`name` is that of the preset, or empty."""
+    pick_device(str(planned[0].config["device"]))
+    names = list(dict.fromkeys(plan.strategy for plan in planned))
+    seeds = list(dict.fromkeys(plan.seed for plan in planned))
+    tasks = {plan.cell: str(plan.config["task"]) for plan in planned}
+    with worker_pool(workers) as pool:
+        base = new_run_dir({**planned[0].config, "strategy": name or "compare"})
+        results = [(plan, *_result_of(plan, base, pool, progress)) for plan in planned]
+    rows = {cell: summarise(names, [told for plan, told, _ in results if plan.cell == cell]) for cell in tasks}
+    if not any("seconds" in row for cell in rows.values() for row in cell):
+        raise RunFailed(f"no run came to its end. The first one: {results[0][1]['failed']}")
+    written = (
+        {"task": tasks, "seeds": seeds, "rows": rows} if name else {"task": tasks[""], "seeds": seeds, "rows": rows[""]}
+    )
+    write_json(base / "comparison.json", written)
+    tables, pictures = [], []
+    for cell, task in tasks.items():
+        metric = metric_of(rows[cell], preset)
+        tables.append(comparison_table(rows[cell], cell, task, seeds, metric, preset))
+        ended = [(plan.strategy, run) for plan, _, run in results if run and plan.cell == cell]
+        lines = {name: [_means_by_round(run, metric) for mine, run in ended if mine == name] for name in names}
+        if any(len(line) > 1 for several in lines.values() for line in several):
+            title = "Over the rounds" + (f": {cell}" if cell else "")
+            drawn = compared_curves({name: several for name, several in lines.items() if several}, metric)
+            pictures.append((title, encoded(drawn)))
+    runs = [run for *_, run in results if run]
+    if preset.communication:
+        figures = communication(runs)
+        write_json(base / "communication.json", figures)
+        tables.append(communication_table(figures))
+    write_page(
+        base,
+        title=preset.title or f"{', '.join(names)} on {tasks['']}",
+        about=f"{len(planned)} runs: {len(names)} methods, seeds {', '.join(map(str, seeds))}",
+        finished=True,
+        tables=tables,
+        pictures=pictures,
+        settings=sorted(_common([plan.config for plan in planned]).items()),
+    )
+    flat = Rows({"cell": cell, **row} if name else row for cell, several in rows.items() for row in several)
+    return Comparison(base, flat, tables, runs)
+
+
+def _result_of(plan: Planned, base: Path, pool: Workers, shown: bool) -> tuple[dict[str, Any], Run | None]:
+    run_dir = new_run_dir({**plan.config, "run-dir": str(base / plan.cell / f"{plan.strategy}-seed{plan.seed}")})
+    started = time.monotonic()
+    with progress_of(shown, plan.title, int(plan.config["num-server-rounds"])) as progress:
+        try:
+            run = simulate({**plan.config, "run-dir": str(run_dir)}, run_dir, pool, progress)
+        except RunFailed as failure:  # what a method comes to is the question: the others go on
+            progress.say(f"{plan.title}: failed: {failure}", style="red")
+            return {"strategy": plan.strategy, "seed": plan.seed, "failed": str(failure)}, None
+    return run.result | {"seconds": time.monotonic() - started, "findings": run.findings}, run
+
+
+def _means_by_round(run: Run, metric: str) -> dict[int, float]:
+    return {event["round"]: event["mean"][f"personal.{metric}"] for event in run.events if "mean" in event}
+
+
+def _common(configs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    """The settings that all runs have alike."""
+    return {key: value for key, value in configs[0].items() if all(other[key] == value for other in configs)}
+
+
+def summarise(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Mean and standard deviation over the seeds that came to an end, a row for each method; and why the others did not."""
+    rows = []
+    for name in names:
+        every = [result for result in results if result["strategy"] == name]
+        mine = [result for result in every if "failed" not in result]
+        row: dict[str, Any] = {"strategy": name}
+        if len(mine) < len(every):
+            row["failed"] = {str(result["seed"]): result["failed"] for result in every if "failed" in result}
+        rows.append(row)
+        if not mine:
+            continue
+        row["seconds"] = float(np.mean([result["seconds"] for result in mine]))
+        for kind, metrics in mine[0]["models"].items():
+            for metric in metrics["mean"]:
+                row[f"{kind}.{metric}"] = _spread([result["models"][kind]["mean"][metric] for result in mine])
+                pick = max if metric.startswith("loss") else min
+                if not metric.endswith("-weighted"):
+                    row[f"{kind}.worst-{metric}"] = _spread([pick(_values_of(result, kind, metric)) for result in mine])
+        for finding in mine[0]["findings"]:
+            told = [result["findings"][finding].facts for result in mine if finding in result["findings"]]
+            for fact, column in SHOWN_FACTS.items():
+                if known := [facts[fact] for facts in told if facts.get(fact) is not None]:
+                    row[f"{finding}-{column}"] = _spread(known)
+    return rows
+
+
+def _values_of(result: Mapping[str, Any], kind: str, metric: str) -> list[float]:
+    return [client[metric] for client in result["models"][kind]["clients"].values() if metric in client]
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
+
+
+def metric_of(rows: Sequence[Mapping[str, Any]], preset: Methods) -> str:
+    """What methods are compared by."""
+    wanted = preset.metric.removesuffix("-weighted")
+    return wanted if any(f"personal.{wanted}" in row for row in rows) else "loss"
+
+
+def comparison_table(
+    rows: Sequence[Mapping[str, Any]], cell: str, task: str, seeds: Sequence[int], metric: str, preset: Methods
+) -> Table:
+    """The table of one cell."""
+    paper = {name: value for (where, which, name), value in preset.paper.items() if (where, which) == (task, cell)}
+    scale = 1 if metric == "loss" else 100
+    where = task if cell in ("", task) else f"{task}, {cell}"
+    seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± std over seeds {', '.join(map(str, seeds))}"
+    columns = {
+        f"personal.{metric}": "personal",
+        f"personal.{metric}-weighted": "by samples",
+        f"personal.worst-{metric}": "worst client",
+        f"global.{metric}": "global",
+    }
+    correlations = sorted({key for row in rows for key in row if key.endswith("-overlap-correlation")})
+    rates = [key for key in ("suspects-precision", "suspects-recall") if any(key in row for row in rows)]
+    head = ["strategy", *columns.values(), *[f"{key.split('-')[0]} ~ overlap" for key in correlations]]
+    head += [key.split("-")[1] for key in rates]
+    if paper:
+        head.append("paper (by samples)" if preset.metric.endswith("weighted") else "paper")
+    texts = []
+    for row in rows:
+        cells = [_cell(row.get(key), scale, len(seeds)) for key in columns]
+        cells += [_cell(row.get(key), 1, len(seeds)) for key in [*correlations, *rates]]
+        cells += [f"{paper[row['strategy']]:.2f}" if row["strategy"] in paper else "-"] if paper else []
+        if "failed" in row:
+            cells[0] = (
+                f"{len(row['failed'])} of {len(seeds)} failed"
+                if "seconds" not in row
+                else f"{cells[0]} ({len(row['failed'])} failed)"
+            )
+        texts.append([row["strategy"], *cells, f"{row['seconds']:.1f}" if "seconds" in row else "-"])
+    title, caption = f"Test {metric} on {where}, {seed_text}", f"paper: {preset.source}" if paper else preset.source
+    return Table(title, [*head, "seconds"], texts, caption)
+
+
+def _cell(value: Mapping[str, float] | None, scale: int, seeds: int) -> str:
+    if value is None:
+        return "-"
+    text = f"{value['mean'] * scale:.2f}"
+    return f"{text} ± {value['std'] * scale:.2f}" if seeds > 1 else text

@@ -1,0 +1,172 @@
+"""How a run goes: a bar in a terminal, a bar in a notebook, elsewhere one line per round, or nothing."""
+
+import importlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from html import escape
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from coterie.manners import Shared
+from coterie.strategies.observer import Observer
+from coterie.wire.messages import Hello
+
+SHARE_OF_TRAINING = 0.8  # of the time of a round with an evaluation, for a bar that moves evenly
+REDRAW_SECONDS = 0.1  # drawing a bar costs more than the answer of a small client
+SHOWN = ("global.accuracy", "personal.accuracy", "personal.loss")
+LOGGERS = ("flwr", "coterie")
+
+
+class RunProgress(Observer):
+    """Shows nothing; the others override `show` and `say`."""
+
+    def __init__(self, title: str, rounds: int) -> None:
+        self.title = title
+        self.rounds = rounds
+        self.shown_at = 0.0
+        self.console = Console(stderr=True, force_jupyter=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The run is over."""
+
+    def show(self, completed: float, doing: str) -> None:
+        """So many rounds are done, and this is going on."""
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line that stays."""
+
+    def started(self, clients: Mapping[str, Hello]) -> None:
+        samples = sum(hello.num_train for hello in clients.values())
+        self.say(f"{self.title}: {len(clients)} clients, {samples} training samples")
+
+    def progress(self, server_round: int, phase: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self.shown_at < REDRAW_SECONDS:
+            return
+        self.shown_at = now
+        begun, share = (0.0, SHARE_OF_TRAINING) if phase == "train" else (SHARE_OF_TRAINING, 1 - SHARE_OF_TRAINING)
+        self.show(round(server_round - 1 + begun + share * done / total, 2), f"{phase} {done}/{total} clients")
+
+    def finished(self, server_round: int) -> None:
+        self.show(server_round, f"round {server_round + 1} now" if server_round < self.rounds else "done")
+
+    def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        self.finished(event["round"])
+
+
+class LineProgress(RunProgress):
+    def say(self, text: str, style: str = "") -> None:
+        self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+    def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        self.say(f"{self.title}: round {event['round']}/{self.rounds} {_figures(event)}")
+
+
+class TerminalProgress(LineProgress):
+    """Drawn anew when there is news and not by a thread of its own: workers are forked while the bar is shown."""
+
+    def __enter__(self) -> Self:
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("rounds, {task.fields[doing]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            auto_refresh=False,
+        )
+        self.task = self.bar.add_task(self.title, total=self.rounds, doing="waiting for clients")
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def show(self, completed: float, doing: str) -> None:
+        self.bar.update(self.task, completed=completed, doing=doing, refresh=True)
+
+    def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        self.finished(event["round"])
+
+
+class NotebookProgress(RunProgress):
+    """A bar of HTML that is changed in place; needs nothing but IPython."""
+
+    def __enter__(self) -> Self:
+        display = importlib.import_module("IPython.display")
+        self.html, self.figures = display.HTML, ""
+        self.lines: list[str] = []
+        self.state = 0.0, "waiting for clients"
+        self.handle = display.display(self.html(self._drawn()), display_id=True)
+        return self
+
+    def show(self, completed: float, doing: str) -> None:
+        self.state = completed, doing
+        self.handle.update(self.html(self._drawn()))
+
+    def say(self, text: str, style: str = "") -> None:
+        self.lines.append(text)
+        self.handle.update(self.html(self._drawn()))
+
+    def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        self.figures = _figures(event) or self.figures
+        self.finished(event["round"])
+
+    def _drawn(self) -> str:
+        completed, doing = self.state
+        lines = "".join(f"<div>{escape(line)}</div>" for line in self.lines)
+        bar = f'<progress value="{completed}" max="{self.rounds}"></progress>'
+        texts = (self.title, f"{completed:g} of {self.rounds} rounds", doing, self.figures)
+        return f"{lines}<div>{bar} {escape(', '.join(text for text in texts if text))}</div>"
+
+
+def progress_of(shown: bool, title: str, rounds: int) -> RunProgress:
+    """The progress that fits where this process runs."""
+    if not shown:
+        return RunProgress(title, rounds)
+    if in_notebook():
+        return NotebookProgress(title, rounds)
+    return (TerminalProgress if Console(stderr=True).is_terminal else LineProgress)(title, rounds)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return hasattr(shell, "kernel")
+
+
+def _figures(event: Mapping[str, Any]) -> str:
+    mean = event.get("mean", {})
+    return ", ".join(f"{name} {mean[name]:.4f}" for name in SHOWN if name in mean)
+
+
+def _log_to(console: Console) -> Callable[[], None]:
+    before = [(logger, logger.handlers, logger.level) for logger in map(logging.getLogger, LOGGERS)]
+    for logger, *_ in before:
+        logger.handlers = [RichHandler(console=console, show_time=False, show_path=False)]
+        logger.setLevel(logging.WARNING)
+
+    def undo() -> None:
+        for logger, handlers, level in before:
+            logger.handlers = handlers
+            logger.setLevel(level)
+
+    return undo
+
+
+log_to = Shared(_log_to)  # warnings only, through our console: Flower's other lines would tear the bar apart

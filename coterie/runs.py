@@ -1,0 +1,177 @@
+"""What runs leave behind, as objects: `Run` is a run directory (server/rundir.py), `Comparison` a directory of several."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.server.findings import found
+from coterie.server.report import write_report
+from coterie.strategies.federation import name_order
+from coterie.strategies.findings import Finding
+from coterie.tables import Rows, Table
+from coterie.tasks.personal import PersonalModel, load_personal
+from coterie.wire.config import Value
+from coterie.wire.errors import ConfigError, CoterieError
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def open_run(path: str | Path) -> "Run":
+    """The run in this directory, finished or still going on.
+
+    run = coterie.open_run("runs/20261116-120000-fedper-digits")
+    run.clients.to_pandas()
+    """
+    return Run(path)
+
+
+class Run:
+    """A run, read from its directory whenever it is asked, so that a run that is going on can be watched."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser().absolute()
+        if not (self.path / "config.json").is_file():
+            raise ConfigError(f"{path}: is not a run directory, it has no config.json")
+
+    @property
+    def config(self) -> dict[str, Value]:
+        """Every setting, by its full name."""
+        return self._read("config.json")
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end."""
+        return (self.path / "result.json").exists()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What it came to: `mean-test-accuracy`, `models`, `clients`, ..."""
+        if not self.finished:
+            raise CoterieError(f"{self.path}: has no result; {self._how_far()}")
+        return self._read("result.json")
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """A dict for each round that ended."""
+        path = self.path / "events.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # whole lines only
+
+    @property
+    def seconds(self) -> float:
+        """How long its rounds took."""
+        return float(sum(event["seconds"] + event.get("evaluate-seconds", 0.0) for event in self.events))
+
+    @property
+    def clients(self) -> Rows:
+        """A row for each client: samples, rounds, bytes, and how its models did when they were tested last."""
+        events = self.events
+        tested: Mapping[str, Mapping[str, float]] = next(
+            (event["evaluate"] for event in reversed(events) if "evaluate" in event), {}
+        )
+        metrics = dict.fromkeys(name for values in tested.values() for name in values if name != "num-samples")
+        names = self.result["clients"] if self.finished else sorted(_seen(events), key=name_order)
+        rows = Rows()
+        for name in names:
+            trained = [event["train"][name] for event in events if name in event["train"]]
+            rows.append(
+                {
+                    "client": name,
+                    "train-samples": trained[-1].get("num-samples") if trained else None,
+                    "test-samples": tested.get(name, {}).get("num-samples"),
+                    "rounds-trained": len(trained),
+                    "bytes-down": sum(event["bytes-down"].get(name, 0) for event in events),
+                    "bytes-up": sum(event["bytes-up"].get(name, 0) for event in events),
+                    **{metric: tested.get(name, {}).get(metric) for metric in metrics},
+                }
+            )
+        return rows
+
+    @property
+    def findings(self) -> dict[str, Finding]:
+        """What the method found out about clients and pairs of them, by name: relevance, coalitions, suspects, ..."""
+        return found(self.path)
+
+    def model(self, client: str | int, network: str = "") -> PersonalModel:
+        """A client's personal model. A network of your own is defined in a .py file: give it as `network`.
+
+        run.model("3").predict(x)  # (samples, labels): probabilities; of a regression (samples,): values
+        """
+        places = {path.stem: path for path in self.path.glob("clients/*/models/*.safetensors")}  # as real processes
+        places |= {path.stem: path for path in self.path.glob("models/*.safetensors")}
+        if str(client) not in places:
+            there = ", ".join(sorted(places, key=name_order)) or "nobody"
+            raise ConfigError(
+                f"client = {str(client)!r}: has no personal model in {self.path}; there are those of {there}"
+            )
+        return load_personal(places[str(client)], network)
+
+    def report(self) -> Path:
+        """Make `report.html` anew; where it is."""
+        return write_report(self.path)
+
+    @property
+    def title(self) -> str:
+        return f"{self.config['strategy']} on {self.config['task']}"
+
+    def result_table(self) -> Table:
+        """Two rows for each kind of model: the plain mean over clients, and the mean weighted by test samples."""
+        result = self.result
+        names = [name for name in next(iter(result["models"].values()))["mean"] if not name.endswith("-weighted")]
+        rows = []
+        for kind, values in result["models"].items():
+            mean = values["mean"]
+            rows.append([kind, "over clients", *[f"{mean[name]:.4f}" for name in names]])
+            rows.append(["", "by samples", *[f"{mean[name + '-weighted']:.4f}" for name in names]])
+        title = f"{self.title}, {result['rounds']} rounds, seed {result['seed']}"
+        return Table(title, ["model", "mean", *[name.replace("-", " ") for name in names]], rows)
+
+    def __repr__(self) -> str:
+        figures = {kind: model["mean"] for kind, model in self.result["models"].items()} if self.finished else {}
+        shown = [
+            f"{kind} {name} {mean[name]:.4f}"
+            for kind, mean in figures.items()
+            for name in ("accuracy" if "accuracy" in mean else "loss",)
+        ]
+        return f"<Run {', '.join([self.title, self._how_far(), *shown])}: {self.path}>"
+
+    def _repr_html_(self) -> str:
+        means = self.result_table()._repr_html_() if self.finished else f"<p><b>{escape(self.title)}</b></p>"
+        about = f"<p><small>{self._how_far()}, {self.seconds:.1f} s, {escape(str(self.path))}</small></p>"
+        return means + self.clients.as_table("Clients")._repr_html_() + about
+
+    def _how_far(self) -> str:
+        return f"{len(self.events)} of {self.config['num-server-rounds']} rounds"
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _seen(events: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {name for event in events for told in ("train", "left-out", "evaluate") for name in event.get(told, {})}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several methods, or whatever else a preset compares, on the same data."""
+
+    path: Path
+    rows: Rows = field(repr=False)  # one for each method (and cell of a preset): mean and deviation over the seeds
+    tables: Sequence[Table] = field(default=(), repr=False)  # the same in words
+    runs: Sequence[Run] = field(default=(), repr=False)  # those that came to their end
+
+    @property
+    def report(self) -> Path:
+        """One page with all tables and curves."""
+        return self.path / "report.html"
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        return self.rows.to_pandas()
+
+    def _repr_html_(self) -> str:
+        return "".join(table._repr_html_() for table in self.tables) + f"<p><small>{escape(str(self.path))}</small></p>"

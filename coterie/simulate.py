@@ -1,0 +1,174 @@
+"""One method, simulated on this machine."""
+
+import difflib
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from coterie.client.data import partitioned
+from coterie.client.participant import pick_device
+from coterie.manners import tame_torch
+from coterie.progress import RunProgress, log_to, progress_of
+from coterie.runs import Run
+from coterie.runtime.simulation import SimulationGrid, Workers
+from coterie.server.app import checked_config
+from coterie.server.app import run as run_rounds
+from coterie.server.rundir import new_run_dir
+from coterie.strategies.method import Method
+from coterie.strategies.observer import Observer
+from coterie.strategies.registry import parse_config, register
+from coterie.strategies.server_game import server_samples
+from coterie.tasks.chart import label_overlap, label_table
+from coterie.tasks.datasets import load_dataset
+from coterie.tasks.own import describe
+from coterie.tasks.resolve import number_of_clients, spec_of
+from coterie.tasks.server_data import is_amount
+from coterie.wire.attack import AttackSettings, bad_clients
+from coterie.wire.config import RunConfig, Value, split_sections
+from coterie.wire.cores import usable_cores
+from coterie.wire.errors import ConfigError
+
+
+def run(
+    strategy: str | type[Method] = "fedavg",
+    task: str = "digits",
+    data: str | Path = "",
+    run_dir: str | Path = "",
+    settings: Mapping[str, Value] | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+    observers: Sequence[Observer] = (),
+    **keys: Value,
+) -> Run:
+    """Run one method, simulated on this machine, and write a run directory.
+
+        run = coterie.run("fedper", num_server_rounds=20, num_clients=8)
+        run.clients.to_pandas()
+        run.model("3").predict(x)
+
+        coterie.run("pfedsv", task="own", data="measurements.csv", settings={"pfedsv.top-k": 3})
+
+    `strategy` is a method by its name, a .py file that has one, or its class. `keys` are those of the run configuration, with
+    underscores (docs/reference/settings.md); `settings` are those of a method, of `attack` and `privacy`, by their full names.
+    `run_dir` must be new; "" makes one under runs/. `workers` processes do the clients' work, and results do not depend on
+    their number; None is one per core, 0 none. `progress=False` is silent. `observers` hear how the run goes. Runs of several
+    threads take turns.
+
+    Raises CoterieError for what you can mend, and OSError for files and disks.
+    """
+    name = register(strategy) if isinstance(strategy, type) else strategy
+    given = {"strategy": name, "task": task, "data": str(data), "run-dir": str(run_dir)}
+    config = prepare({**given, **configuration(keys, settings, run)})
+    pick_device(str(config["device"]))
+    with worker_pool(workers) as pool:
+        directory = new_run_dir(config)
+        title = f"{config['strategy']} on {config['task']}"
+        with progress_of(progress, title, int(config["num-server-rounds"])) as shown:
+            return simulate(config, directory, pool, shown, observers)
+
+
+def configuration(
+    keys: Mapping[str, Value], settings: Mapping[str, Value] | None, function: object, leave_out: Sequence[str] = ()
+) -> dict[str, Value]:
+    """Keywords of a function of the library and its settings, as keys of the run configuration."""
+    known = [name for name in RunConfig.model_fields if name not in leave_out]
+    named = [*known, *getattr(function, "__annotations__", ())]
+    for key in keys:
+        if key.replace("-", "_") not in known:
+            near = difflib.get_close_matches(key, named, n=1)
+            hint = f", did you mean {near[0]!r}?" if near else "; docs/reference/settings.md has all keys of a run"
+            raise ConfigError(f"{key}: there is no such keyword{hint}")
+    values = {**{key.replace("_", "-"): value for key, value in keys.items()}, **(settings or {})}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
+
+
+@tame_torch()
+def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
+    """The whole configuration of a simulation, checked, with its data loaded and dealt: all mistakes show up here."""
+    config = checked_config(_describe_own_data(values))
+    settings = RunConfig.parse(split_sections(config)[0])
+    spec = spec_of(settings)
+    number = number_of_clients(spec, settings.partition, settings.num_clients)
+    config["num-clients"] = number
+    config["data-root"] = str(Path(settings.data_root).absolute())
+    if settings.model.endswith(".py"):
+        config["model"] = str(Path(settings.model).absolute())
+    if settings.server_data and not is_amount(settings.server_data):
+        config["server-data"] = str(Path(settings.server_data).expanduser().absolute())
+    settings, sections = parse_config(config)
+    bad_clients(cast(AttackSettings, sections["attack"]), [str(i) for i in range(number)], settings.seed)
+    partitioned(settings, number)
+    if settings.server_data:
+        server_samples(settings, "cpu")
+    return config
+
+
+def _describe_own_data(values: Mapping[str, Value]) -> dict[str, Value]:
+    """For data of the user's own, fill in what the server must know of them."""
+    values = dict(values)
+    if values.get("task") == "own":
+        if not values.get("data"):
+            raise ConfigError("task = 'own': say where your data are, for example --data measurements.csv")
+        data = str(Path(str(values["data"])).absolute())
+        told, shape = str(values.get("classes", "")), str(values.get("input-shape", ""))
+        spec = describe(load_dataset("own", "", data=data, classes=told, input_shape=shape))
+        classes = "regression" if spec.kind == "regression" else told or str(spec.num_outputs)
+        values |= {"data": data, "classes": classes, "input-shape": ",".join(str(size) for size in spec.input_shape)}
+        if spec.natural_clients and values.get("partition", "auto") in ("auto", "natural"):
+            values |= {"partition": "natural", "num-clients": len(spec.natural_clients)}
+    elif values.get("data"):
+        raise ConfigError(f"data = {values['data']!r}: is for your own data; add --task own")
+    return values
+
+
+_alone = threading.RLock()  # clients here share networks, and workers must not be forked while a thread is in torch
+
+
+def _forget_lock() -> None:
+    global _alone
+    _alone = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
+
+
+@contextmanager
+def worker_pool(workers: int | None) -> Iterator[Workers]:
+    """Processes for the clients, one per core if `workers` is None."""
+    daemon = bool(multiprocessing.current_process().daemon)  # which may have no children
+    if workers is None:
+        workers = 0 if daemon else usable_cores()
+    if workers and daemon:
+        raise ConfigError(
+            f"workers = {workers}: a daemonic process may have no others; use workers=0, or a process that is none"
+        )
+    if workers < 0:
+        raise ConfigError(f"workers = {workers}: must be 0 or more")
+    with _alone, tame_torch():
+        pool = Workers(workers)
+        try:
+            yield pool
+        finally:
+            pool.close()
+
+
+def simulate(
+    config: Mapping[str, Value],
+    run_dir: Path,
+    workers: Workers,
+    progress: RunProgress,
+    observers: Sequence[Observer] = (),
+) -> Run:
+    """All rounds of a configuration that `prepare` made, in a new directory."""
+    grid = SimulationGrid(workers, int(config["num-clients"]), config, str(run_dir))
+    dataset, parts = partitioned(RunConfig.parse(split_sections(config)[0]), int(config["num-clients"]))
+    overlap = None
+    if dataset.num_classes:
+        overlap = ([str(i) for i in range(len(parts))], label_overlap(label_table(dataset, parts)))
+    with log_to(progress.console):
+        run_rounds(grid, config, run_dir, [progress, *observers], overlap)
+    return Run(run_dir)

@@ -1,0 +1,55 @@
+"""Who may take part: those of the public keys in a directory, and no others."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from coterie.runtime.control import read_public_key
+from coterie.runtime.keys import make_keys, revoke_keys
+from coterie.runtime.server import Members
+
+
+class Registry:
+    """The SuperLink's list of clients."""
+
+    def __init__(self) -> None:
+        self.known: list[SimpleNamespace] = []
+
+    def nodes(self) -> list[SimpleNamespace]:
+        return list(self.known)
+
+    def register(self, path: Path) -> None:
+        node = SimpleNamespace(public_key=read_public_key(path), name=path.stem, status="registered")
+        node.node_id = len(self.known)
+        self.known.append(node)
+
+    def unregister(self, node: int) -> None:
+        self.known[node].status = "unregistered"
+
+    def status(self) -> list[tuple[str, str]]:
+        return [(node.name, node.status) for node in self.known]
+
+
+def test_keys_come_and_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_keys(tmp_path, ["0", "1"])
+    registry, members = Registry(), Members(tmp_path / "clients")
+    for _ in range(2):
+        members.update(registry)  # type: ignore[arg-type]
+    assert registry.status() == [("0", "registered"), ("1", "registered")]
+    assert capsys.readouterr().err.splitlines() == ["client 0: registered", "client 1: registered"]
+    for status in ("online", "online", "offline"):
+        registry.known[1].status = status
+        members.update(registry)  # type: ignore[arg-type]
+    assert capsys.readouterr().err.splitlines() == ["client 1: connected", "client 1: gone"]
+    old = (tmp_path / "clients" / "1.pub").read_bytes()
+    revoke_keys(tmp_path, ["1"])
+    members.update(registry)  # type: ignore[arg-type]
+    assert registry.status() == [("0", "registered"), ("1", "unregistered")]
+    assert "refused from now on" in capsys.readouterr().err
+    (tmp_path / "clients" / "1.pub").write_bytes(old)
+    (tmp_path / "clients" / "letter.pub").write_text("Dear server")
+    for _ in range(2):
+        members.update(registry)  # type: ignore[arg-type]
+    assert registry.status() == [("0", "registered"), ("1", "unregistered")]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and "is not a public key" in said[0] and "was revoked once and stays so" in said[1]
