@@ -12,7 +12,7 @@ import torch
 from coterie.client.participant import Participant
 from torch.nn import functional
 
-from coterie.testing import check_method
+from coterie.testing import LAWS, check_method
 
 DITTO = Path(__file__).parents[2] / "docs" / "how-to" / "ditto.py"
 
@@ -127,3 +127,12 @@ def test_real_processes_with_the_method_installed(tmp_path):
 @pytest.mark.slow
 def test_real_processes_with_the_file(tmp_path):
     check_method(DITTO, laws=["told"], processes=True, model="linear")
+
+
+def test_the_page_shows_the_file_and_every_law():
+    page = DITTO.with_name("own-method.md").read_text()
+    code = DITTO.read_text().split('"""\n\n', 1)[1]
+    assert f"```python\n{code}```\n" in page
+    for name, law in LAWS.items():
+        assert f"| `{name}` | {law.__doc__} |" in page
+    assert page.count("\n| `") - page.count("\n| `round.") == len(LAWS)
