@@ -17,6 +17,7 @@ from coterie.runs import Run
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import checked_config
 from coterie.server.app import run as run_rounds
+from coterie.server.observers import makers
 from coterie.server.rundir import new_run_dir
 from coterie.strategies.method import Method
 from coterie.strategies.observer import Observer
@@ -41,7 +42,7 @@ def run(
     settings: Mapping[str, Value] | None = None,
     workers: int | None = None,
     progress: bool = True,
-    observers: Sequence[Observer] = (),
+    observers: str | Sequence[Observer] = (),
     **keys: Value,
 ) -> Run:
     """Run one method, simulated on this machine, and write a run directory.
@@ -55,13 +56,15 @@ def run(
     `strategy` is a method by its name, a .py file that has one, or its class. `keys` are those of the run configuration, with
     underscores (docs/reference/settings.md); `settings` are those of a method, of `attack` and `privacy`, by their full names.
     `run_dir` must be new; "" makes one under runs/. `workers` processes do the clients' work, and results do not depend on
-    their number; None is one per core, 0 none. `progress=False` is silent. `observers` hear how the run goes. Runs of several
-    threads take turns.
+    their number; None is one per core, 0 none. `progress=False` is silent. `observers` hear how the run goes: names
+    ("tensorboard,mlflow") or objects. Runs of several threads take turns.
 
     Raises CoterieError for what you can mend, and OSError for files and disks.
     """
     name = register(strategy) if isinstance(strategy, type) else strategy
     given = {"strategy": name, "task": task, "data": str(data), "run-dir": str(run_dir)}
+    if isinstance(observers, str):
+        given["observers"], observers = observers, ()
     config = prepare({**given, **configuration(keys, settings, run)})
     pick_device(str(config["device"]))
     with worker_pool(workers) as pool:
@@ -100,6 +103,7 @@ def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
     if settings.server_data and not is_amount(settings.server_data):
         config["server-data"] = str(Path(settings.server_data).expanduser().absolute())
     settings, sections = parse_config(config)
+    makers(settings.observers)
     bad_clients(cast(AttackSettings, sections["attack"]), [str(i) for i in range(number)], settings.seed)
     partitioned(settings, number)
     if settings.server_data:

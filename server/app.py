@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from coterie.server.findings import PairMatrix, found, suspects_in_words, write_findings
+from coterie.server.observers import observers_of
 from coterie.server.report import write_report
 from coterie.server.roundlog import RoundLog
 from coterie.server.rundir import RunDirectory, new_run_dir
@@ -84,6 +85,25 @@ def run(
     label_overlap: PairMatrix | None = None,
 ) -> dict[str, Any]:
     """All rounds of a run; its result. `label_overlap` is the truth about pairs of clients, which only a simulation knows."""
+    observers = [*observers, *observers_of(str(values.get("observers", "")), run_dir, values)]
+    try:
+        result = _run(grid, values, run_dir, observers, label_overlap)
+    except BaseException as error:
+        for observer in observers:
+            observer.failed(error)
+        raise
+    for observer in observers:
+        observer.ended(result)
+    return result
+
+
+def _run(
+    grid: Grid,
+    values: Mapping[str, Value],
+    run_dir: Path,
+    observers: Sequence[Observer],
+    label_overlap: PairMatrix | None,
+) -> dict[str, Any]:
     config, settings = parse_config(values)
     directory = RunDirectory(run_dir, values)
     privacy = settings["privacy"]

@@ -1,4 +1,4 @@
-"""Who wants to know how a run goes: the run directory, a progress bar, a log."""
+"""Who wants to know how a run goes: the run directory, a progress bar, a log, a tracker (server/observers.py)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,3 +17,9 @@ class Observer:
 
     def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """The event line of the round, and the method's state after it."""
+
+    def ended(self, result: Mapping[str, Any]) -> None:
+        """The run came to its end; its result, and all of its directory, are there."""
+
+    def failed(self, error: BaseException) -> None:
+        """The run ended before that."""

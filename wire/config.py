@@ -115,6 +115,11 @@ class RunConfig(Settings):
 
     data_root: str = setting("data", PLACES, "Directory of the data sets.")
     strategy_file: str = setting("", PLACES, "The file of a method of your own; set by --strategy my_method.py.")
+    observers: str = setting(
+        "",
+        PLACES,
+        "Who else is told how the run goes: tensorboard, mlflow or one that is installed, separated by commas.",
+    )
     run_dir: str = setting("", PLACES, "Directory of the run; must be new. Empty: runs/<time>-<strategy>-<task>.")
 
 
