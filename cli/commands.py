@@ -83,8 +83,9 @@ def predict(model: str, data: str, output: str, network: str) -> None:
 
 
 def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | None, **options: Any) -> None:
-    from coterie import deploy
     from coterie.runtime.foreground import Stopped
+
+    from coterie import deploy
 
     try:
         done = deploy.up(given_values(options, settings), control_port, fleet_port)
