@@ -61,6 +61,12 @@ def command(**more: Any) -> TyperCommand:
             _option("state", "What it keeps: its state and its personal model. Default: clients/NAME.", metavar="DIR"),
             _option("device", "cpu, cuda, cuda:1 or mps on this machine. Default: the run's.", metavar="TEXT"),
             _option("threads", "Threads on this machine. Default: the run's.", type=click.IntRange(min=1), metavar="N"),
+            _option(
+                "method",
+                "The .py file of a method that this client may run beside those that are installed; may be given again.",
+                metavar="FILE",
+                multiple=True,
+            ),
             _option("attack", "For experiments: do this harm in every round, e.g. sign-flip.", metavar="KIND"),
             TyperOption(
                 param_decls=["--installed-code-only"],

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 import click
-from coterie.strategies.registry import default_config, names, sections
+from coterie.strategies.registry import default_config, names, outside_config, sections
 from coterie.tasks.models import MODELS
 from coterie.tasks.spec import TASKS
 from coterie.wire.config import RunConfig, Value
@@ -59,7 +59,7 @@ def method_keys() -> list[str]:
 def given_values(arguments: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Value]:
     """The keys that the user gave; everything else keeps its default."""
     values: dict[str, Value] = {key.replace("_", "-"): value for key, value in arguments.items() if value is not None}
-    defaults = default_config()
+    defaults = default_config() | outside_config(str(values.get("strategy", "")))
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals:

@@ -1,7 +1,8 @@
 """The ClientApp: what one device answers to each message.
 
 Every client understands the messages of wire/messages.py. Any other belongs to the method of the run, whose class says what its
-clients do with it; the method is looked up by its name and loaded only then.
+clients do with it; the method is looked up by its name and loaded only then. A method from outside must be installed on this
+device, or be in a file that its node configuration names (`methods`).
 """
 
 from importlib import import_module
@@ -11,8 +12,8 @@ from coterie.client.data import load_client_data
 from coterie.client.participant import Participant, client_name, local_config
 from coterie.client.testing import test
 from coterie.client.training import train
+from coterie.wire.config import RunConfig
 from coterie.wire.errors import Refused
-from coterie.wire.fingerprint import fingerprint
 from coterie.wire.messages import EVALUATE, HELLO, ORDER, TRAIN, EvaluateOrder, Hello, TrainOrder
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -25,7 +26,7 @@ class CoterieClient(ClientApp):
         me, kind = Participant.of(context), message.metadata.message_type
         if kind == HELLO:
             return Message(RecordDict({ORDER: hello(me).to_record()}), reply_to=message)
-        handlers = COMMON if kind in COMMON else handlers_of(me.config.strategy)
+        handlers = COMMON if kind in COMMON else registry().on_client(*method_of(me.config, context)).handlers()
         if kind not in handlers:
             raise Refused(f"{kind}: strategy {me.config.strategy!r} has no such message")
         order, answer = handlers[kind]
@@ -33,23 +34,31 @@ class CoterieClient(ClientApp):
         return Message(answer(me, order.from_record(records.config_records[ORDER]), records), reply_to=message)
 
 
-def handlers_of(strategy: str) -> dict[str, tuple[Any, Any]]:
-    """By name: a device has no use for methods but that of its run."""
-    found: dict[str, tuple[Any, Any]] = import_module("coterie.strategies.registry").handlers(strategy)
-    return found
+def method_of(config: RunConfig, context: Context) -> tuple[str, str]:
+    """The name of the run's method, and the files in which the owner of this device allows to look for it."""
+    return config.strategy, str(context.node_config.get("methods", ""))
+
+
+def registry() -> Any:
+    """Loaded when it is needed: a device has no use for methods but that of its run."""
+    return import_module("coterie.strategies.registry")
 
 
 def keep_data(context: Context) -> None:
     """Load the data set and the method into this process; the answers that are forked from it then find them in memory."""
     config = local_config(context)
     load_client_data(context.node_config, config, client_name(context))
-    handlers_of(config.strategy)
+    registry().on_client(*method_of(config, context))
 
 
 def hello(me: Participant) -> Hello:
+    try:
+        code = registry().code_on_client(*method_of(me.config, me.context))
+    except Refused as error:
+        raise Refused(f"client {me.name!r} {error}") from None
     data = me.data()
     sizes = (len(data.split.train), len(data.split.validation), len(data.split.test))
-    return Hello(me.name, fingerprint(), data.num_partitions, *sizes)
+    return Hello(me.name, code, data.num_partitions, *sizes)
 
 
 app = CoterieClient()

@@ -21,8 +21,9 @@ from coterie.server.report import encoded, write_page
 from coterie.server.rundir import new_run_dir, write_json
 from coterie.simulate import configuration, prepare, simulate, worker_pool
 from coterie.strategies.registry import names as method_names
+from coterie.strategies.registry import resolve
 from coterie.tables import Rows, Table
-from coterie.wire.config import Value, choose
+from coterie.wire.config import RunConfig, Value, choose
 from coterie.wire.errors import ConfigError, RunFailed
 
 SHOWN_FACTS = {  # of findings, beside the truth, and how their columns end
@@ -63,11 +64,12 @@ def compare(
     if isinstance(chosen, Methods):
         names = _some("strategies", strategies, chosen.strategies.split(","))
         for name in names:
-            choose("strategies", name, method_names())
+            if name.endswith(".py"):
+                resolve(RunConfig(strategy=name))  # before any run: its settings may be given to all of them
+            else:
+                choose("strategies", name, method_names())
         planned = [
-            Planned(
-                cell, name, seed, prepare({**values, **chosen.cells[cell], **given, "strategy": name, "seed": seed})
-            )
+            Planned(cell, seed, prepare({**values, **chosen.cells[cell], **given, "strategy": name, "seed": seed}))
             for cell in (quick and chosen.quick_cells) or chosen.cells
             for name in names
             for seed in numbers
@@ -90,9 +92,12 @@ def _some(key: str, given: Sequence[Any] | None, usual: Sequence[Any]) -> list[A
 @dataclass(frozen=True)
 class Planned:
     cell: str
-    strategy: str
     seed: int
     config: Mapping[str, Value]
+
+    @property
+    def strategy(self) -> str:
+        return str(self.config["strategy"])
 
     @property
     def title(self) -> str:

@@ -85,7 +85,7 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
         control.wait_until_up(timeout, processes.check)
         for i in range(number):
             control.register(run_dir / "keys" / "clients" / f"{i}.pub")
-            federation.start_client(i, number, str(config["data-root"]))
+            federation.start_client(i, number, str(config["data-root"]), str(config["strategy-file"]))
         control.wait_for_clients(number, timeout, processes.check)
         with _progress(config, progress) as shown, open(processes.log_of("serverapp"), "w", buffering=1) as log:
             shown.say(f"{number} clients connected after {time.monotonic() - started:.1f} s")
@@ -113,7 +113,7 @@ class LocalFederation:
         self._start("superlink", superlink_command(self.keys, "127.0.0.1", self.control_port, fleet, None))
         self._start("executor", executor_command(self.keys, self.control_address))
 
-    def start_client(self, i: int, number: int, data_root: str) -> None:
+    def start_client(self, i: int, number: int, data_root: str, method: str) -> None:
         state = self.run_dir / "clients" / str(i)
         state.mkdir(mode=0o700)
         command = [
@@ -123,6 +123,7 @@ class LocalFederation:
             *("--num-partitions", str(number)),
             *("--data-root", data_root),
             *("--state", str(state)),
+            *(("--method", method) if method else ()),
         ]
         self._start(f"client-{i}", command)
 

@@ -18,8 +18,9 @@ from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import checked_config
 from coterie.server.app import run as run_rounds
 from coterie.server.rundir import new_run_dir
+from coterie.strategies.method import Method
 from coterie.strategies.observer import Observer
-from coterie.strategies.registry import parse_config
+from coterie.strategies.registry import parse_config, register
 from coterie.strategies.server_game import server_samples
 from coterie.tasks.chart import label_overlap, label_table
 from coterie.tasks.datasets import load_dataset
@@ -33,7 +34,7 @@ from coterie.wire.errors import ConfigError
 
 
 def run(
-    strategy: str = "fedavg",
+    strategy: str | type[Method] = "fedavg",
     task: str = "digits",
     data: str | Path = "",
     run_dir: str | Path = "",
@@ -51,14 +52,16 @@ def run(
 
         coterie.run("pfedsv", task="own", data="measurements.csv", settings={"pfedsv.top-k": 3})
 
-    `keys` are those of the run configuration, with underscores (docs/reference/settings.md); `settings` are those of a method, of
-    `attack` and `privacy`, by their full names. `run_dir` must be new; "" makes one under runs/. `workers` processes do the
-    clients' work, and results do not depend on their number; None is one per core, 0 none. `progress=False` is silent.
-    `observers` hear how the run goes. Runs of several threads take turns.
+    `strategy` is a method by its name, a .py file that has one, or its class. `keys` are those of the run configuration, with
+    underscores (docs/reference/settings.md); `settings` are those of a method, of `attack` and `privacy`, by their full names.
+    `run_dir` must be new; "" makes one under runs/. `workers` processes do the clients' work, and results do not depend on
+    their number; None is one per core, 0 none. `progress=False` is silent. `observers` hear how the run goes. Runs of several
+    threads take turns.
 
     Raises CoterieError for what you can mend, and OSError for files and disks.
     """
-    given = {"strategy": strategy, "task": task, "data": str(data), "run-dir": str(run_dir)}
+    name = register(strategy) if isinstance(strategy, type) else strategy
+    given = {"strategy": name, "task": task, "data": str(data), "run-dir": str(run_dir)}
     config = prepare({**given, **configuration(keys, settings, run)})
     pick_device(str(config["device"]))
     with worker_pool(workers) as pool:

@@ -23,7 +23,7 @@ TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "
 
 def sections() -> dict[str, type[Settings]]:
     """Where the keys with a dot in them come from."""
-    return {name: settings for name, settings in registry.sections().items() if settings.keys()}
+    return {name: settings for name, settings in registry.built_in_sections().items() if settings.keys()}
 
 
 def toml() -> str:

@@ -1,6 +1,8 @@
 """One device of a federation: its key, its data, its place on this machine."""
 
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -46,6 +48,7 @@ def make_device(
     root_certificates: str | None = None,
     attack: str | None = None,
     installed_code_only: bool = False,
+    method: Sequence[str] = (),
 ) -> Device:
     """The device that the options of `coterie client` describe; its directory is made."""
     split_address(server)
@@ -67,10 +70,19 @@ def make_device(
         node["threads"] = threads
     if attack is not None:
         node["attack"] = choose("attack", attack, list(KINDS))
+    if method:
+        node["methods"] = os.pathsep.join(_method_file(file) for file in method)
     authority = Path(root_certificates).expanduser().absolute() if root_certificates else _authority_beside(key)
     for path in (home, home / "flower"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Device(server, key, authority, home, node, not installed_code_only)
+
+
+def _method_file(text: str) -> str:
+    path = Path(text).expanduser().absolute()
+    if not path.is_file():
+        raise ConfigError(f"method = {text!r}: there is no file {path}; give the .py file of a method")
+    return str(path)
 
 
 def _whose_data(name: str, data: str | None, partition: int | None, number: int | None) -> dict[str, Value]:

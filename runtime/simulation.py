@@ -168,7 +168,10 @@ class SimulationGrid(Grid):
             i + 2: Context(
                 run_id=1,
                 node_id=i + 2,
-                node_config={"partition-id": i, "num-partitions": num_clients, "state-dir": state_dir},
+                node_config={
+                    **{"partition-id": i, "num-partitions": num_clients, "state-dir": state_dir},
+                    "methods": run_config.get("strategy-file", ""),
+                },
                 state=RecordDict(),
                 run_config=dict(run_config),
             )

@@ -59,12 +59,13 @@ def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
     checked = config.as_config() | {"model": model_name(spec, config.model)}
     for name, group in settings.items():
         checked |= group.as_config(prefix=f"{name}.")
-    if method_of(config.strategy).needs_server_data and not config.server_data:
+    method = method_of(config.strategy, config.strategy_file)
+    if method.needs_server_data and not config.server_data:
         raise ConfigError(
             f"strategy = {config.strategy!r}: plays its game on validation data of the server's own, and server-data is empty; "
             "give a share of the task's test samples (server-data='0.2'), a number of them ('2000'), or a file"
         )
-    mode, method = checked["privacy.mode"], method_of(config.strategy)
+    mode = checked["privacy.mode"]
     if mode not in ("off", *method.private):
         others = " or ".join(f"'{other}'" for other in (*method.private, "off"))
         raise ConfigError(
@@ -90,7 +91,8 @@ def run(
     layout = initial_layout(config, privacy)
     announce_privacy(config, privacy)
     config = config.model_copy(update={"run_dir": str(run_dir)})
-    method = method_of(config.strategy)(config, settings[section_of(config.strategy)], layout, [directory, *observers])
+    name, file = config.strategy, config.strategy_file
+    method = method_of(name, file)(config, settings[section_of(name, file)], layout, [directory, *observers])
     method.start(grid, pack(layout.parts), num_rounds=config.num_server_rounds, timeout=config.round_timeout)
     bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.clients, config.seed)
     write_findings(run_dir, method.findings(), label_overlap, bad)

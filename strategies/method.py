@@ -23,7 +23,7 @@ from coterie.wire.arrays import Parts, pack, unpack
 from coterie.wire.checks import Layout, Update, check_evaluation, check_update
 from coterie.wire.config import RunConfig, Settings
 from coterie.wire.errors import ConfigError, RunFailed
-from coterie.wire.fingerprint import fingerprint
+from coterie.wire.fingerprint import fingerprint_with
 from coterie.wire.messages import Order, Sent
 from coterie.wire.randomness import generator
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -66,6 +66,12 @@ class Method(Strategy):
     not_private: ClassVar[str] = "does not say that it can train privately"  # why it cannot do the others
     saved: ClassVar[tuple[str, ...]] = ()  # attributes that a restarted server needs, beside those of its base classes
     kinds: tuple[str, ...] = ("global", "personal")  # the kinds of model that are tested
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Whether it still trains privately what its base does, a class from outside has to say anew."""
+        super().__init_subclass__(**kwargs)
+        if not cls.__module__.startswith("coterie.") and "private" not in vars(cls):
+            cls.private = ()
 
     def __init__(self, config: RunConfig, settings: Any, layout: Layout, observers: Sequence[Observer] = ()) -> None:
         self.config = config
@@ -181,7 +187,7 @@ class Method(Strategy):
         if not self.model:
             self.model = unpack(initial_arrays)
         self.summary()
-        self.federation = Federation(grid, code=fingerprint(), join_timeout=self.config.join_timeout)
+        self.federation = Federation(grid, code=fingerprint_with(type(self)), join_timeout=self.config.join_timeout)
         self.federation.gather(self.config.num_clients)
         if not any(hello.num_test for hello in self.federation.hellos.values()):
             raise RunFailed(

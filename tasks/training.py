@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from coterie.tasks.models import NORMALISATION, WEIGHTS, Network
 from coterie.tasks.samples import Dataset
+from coterie.wire.arrays import Parts
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -45,7 +46,8 @@ def normalised(x: np.ndarray, mean: np.ndarray, std: np.ndarray, device: str) ->
 
 @dataclass(frozen=True)
 class Sgd:
-    """Stochastic gradient descent as torch.optim.SGD does it, with FedProx's pull mu (w - w0) towards the starting point."""
+    """Stochastic gradient descent as torch.optim.SGD does it, with FedProx's pull mu (w - w0) towards the starting point,
+    or towards another one."""
 
     learning_rate: float
     batch_size: int
@@ -82,13 +84,19 @@ def _ends(n: int, batch_size: int) -> list[int]:
 class FlatSgd:
     """SGD on the flat vectors of the trained parts: a step is a few vector operations, whatever the number of layers."""
 
-    def __init__(self, network: Network, parts: Sequence[str], settings: Sgd) -> None:
+    def __init__(self, network: Network, parts: Sequence[str], settings: Sgd, origin: Parts | None = None) -> None:
         self.network = network
         self.parts = parts
         self.settings = settings
         self.weights = [network.parts[part] for part in parts]
         self.gradients = [torch.zeros_like(flat) for flat in self.weights]
-        self.start = [flat.clone() for flat in self.weights] if settings.proximal_mu else []
+        self.origin: list[Tensor] = []  # w0
+        if settings.proximal_mu and origin:
+            self.origin = [
+                torch.tensor(origin[part], device=flat.device) for part, flat in zip(parts, self.weights, strict=True)
+            ]
+        elif settings.proximal_mu:
+            self.origin = [flat.clone() for flat in self.weights]
         self.velocity: list[Tensor] = []
         for part, gradient in zip(parts, self.gradients, strict=True):
             start = 0
@@ -109,7 +117,7 @@ class FlatSgd:
         s = self.settings
         for i, (weight, gradient) in enumerate(zip(self.weights, self.gradients, strict=True)):
             if s.proximal_mu:
-                gradient.add_(weight - self.start[i], alpha=s.proximal_mu)
+                gradient.add_(weight - self.origin[i], alpha=s.proximal_mu)
             if s.weight_decay:
                 gradient.add_(weight, alpha=s.weight_decay)
             if s.momentum:
@@ -149,8 +157,10 @@ def train(
     rng: np.random.Generator,
     parts: Sequence[str] = WEIGHTS,
     step: Step = PLAIN,
+    origin: Parts | None = None,
 ) -> Trained:
-    """`epochs` passes over `samples` that change only the named parts (and BatchNorm's running statistics)."""
+    """`epochs` passes over `samples` that change only the named parts (and BatchNorm's running statistics). The pull of
+    `settings` goes to the parts of `origin`, if that is given."""
     trained = [part for part in WEIGHTS if part in parts and part in network.parts]
     if not len(samples) or not epochs or not trained:
         return Trained(loss=0.0, steps=0)
@@ -163,7 +173,7 @@ def train(
         for module in network.modules():
             if isinstance(module, NORMALISATION):
                 module.eval()
-    sgd = FlatSgd(network, trained, settings)
+    sgd = FlatSgd(network, trained, settings, origin)
     total, seen, steps = torch.zeros((), device=samples.y.device), 0, 0
     for _ in range(epochs):
         order = torch.from_numpy(rng.permutation(len(samples))).to(samples.y.device)

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from coterie.runtime.simulation import SimulationGrid, Workers
+from coterie.runtime.simulation import Workers
 from coterie.server.app import run
-from coterie.strategies.registry import method_of
+from coterie.strategies.registry import method_of, parse_config
 from coterie.wire.arrays import unpack
 from coterie.wire.messages import MODEL
 from flwr.app import Message
@@ -20,8 +20,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.numpy import load_file
 
 from coterie.simulate import prepare
-
-Tamper = Callable[[Message, Message, str], Message | None]  # (asked, answered, client) -> what arrives; None: nothing
+from coterie.trial import Tamper, TamperedGrid
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -30,41 +29,6 @@ def _quiet_machine() -> None:
     # A shell makes its background jobs deaf to Ctrl-C, and the programs that tests start would be so, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-
-
-class TamperedGrid(SimulationGrid):
-    """The simulation's grid; it writes down all messages, and what a client answers may be changed on its way."""
-
-    def __init__(
-        self, config: Mapping[str, Any], state_dir: Path, tamper: Tamper | None, names: Sequence[str], workers: Workers
-    ) -> None:
-        super().__init__(workers, int(config["num-clients"]), config, str(state_dir))
-        self.tamper = tamper
-        self.sent: list[tuple[str, Message]] = []
-        self.answered: list[tuple[str, Message]] = []
-        for context, name in zip(self.contexts.values(), names, strict=False):
-            context.node_config["client-name"] = name
-
-    def client(self, message: Message) -> str:
-        node = self.contexts[message.metadata.dst_node_id].node_config
-        return str(node.get("client-name", node["partition-id"]))
-
-    def push_messages(self, messages):
-        messages = list(messages)
-        identifiers = list(super().push_messages(messages))
-        answers = dict(self.workers.done)
-        if self.workers.count:
-            return identifiers
-        self.workers.done.clear()
-        for identifier, message in zip(identifiers, messages, strict=True):
-            name, answer = self.client(message), answers[identifier]
-            self.sent.append((name, message))
-            self.answered.append((name, answer))
-            arrived = self.tamper(message, answer, name) if self.tamper else answer
-            if arrived is not None:
-                arrived.metadata.__dict__["_reply_to_message_id"] = identifier
-                self.workers.done.append((identifier, arrived))
-        return identifiers
 
 
 @dataclass
@@ -149,7 +113,8 @@ def federate(tmp_path):
         path = tmp_path / f"run-{count}"
         path.mkdir()
         given = {**SMALL, **{key.replace("_", "-"): value for key, value in values.items()}}
-        if method_of(given.get("strategy", "fedavg")).needs_server_data:
+        config, _ = parse_config(given)
+        if method_of(config.strategy, config.strategy_file).needs_server_data:
             given = {"server-data": "100", **given}
         config = prepare({**QUICK, **given})
         pool = Workers(workers)

@@ -53,7 +53,7 @@ def setting(default: Any, group: str, description: str, **bounds: Any) -> Any:
 
 
 class RunConfig(Settings):
-    strategy: str = setting("fedavg", WHAT, "Who trains with whom.")
+    strategy: str = setting("fedavg", WHAT, "Who trains with whom: a method, or your own .py file.")
     task: str = setting("digits", WHAT, "What is learned: a data set, or 'own' with --data.")
     model: str = setting("auto", WHAT, "The network, or your own .py file. auto: lenet5 for images, mlp for tables.")
     seed: int = setting(1, WHAT, "All randomness comes from it.", ge=0)
@@ -114,6 +114,7 @@ class RunConfig(Settings):
     join_timeout: float = setting(120.0, ROUNDS, "Seconds to wait for all clients at the start.", gt=0.0)
 
     data_root: str = setting("data", PLACES, "Directory of the data sets.")
+    strategy_file: str = setting("", PLACES, "The file of a method of your own; set by --strategy my_method.py.")
     run_dir: str = setting("", PLACES, "Directory of the run; must be new. Empty: runs/<time>-<strategy>-<task>.")
 
 
