@@ -5,7 +5,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 REST = ("flwr_datasets", "jinja2", "matplotlib", "networkx", "scipy")  # what `coterie[all]` adds
-FOR_A_CLIENT = ("client", "keys", "predict", "--help")
+FOR_A_CLIENT = ("client", "keys", "predict", "--help", "--version")
 
 
 def main(arguments: list[str] | None = None) -> None:

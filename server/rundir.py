@@ -5,7 +5,7 @@
     checkpoint/      the method's state after the last round; `checkpoint.previous/` the one before
     result.json      what the run came to
     models/          in a simulation: every client's personal model
-    keys/ logs/ clients/   as real processes (cli/up.py): certificates, logs, what each client keeps
+    keys/ logs/ clients/   as real processes (coterie/deploy.py): certificates, logs, what each client keeps
 
 Files appear whole or not at all; a line that does not fit on the disk is taken back.
 """

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from coterie.games.preferences import even
 from coterie.strategies.method import Method, MethodSettings, setting
-from coterie.strategies.server_game import server_device
 from coterie.tasks.hypernetwork import Diverged, Hypernetwork
 from coterie.tasks.models import WEIGHTS
-from coterie.tasks.resolve import network_of
+from coterie.tasks.resolve import network_of, server_device
 from coterie.wire.arrays import Parts
 from coterie.wire.errors import RunFailed
 from coterie.wire.randomness import derive_seed

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
-import torch
 from coterie.games.shapley import Estimate, estimate
 from coterie.strategies.method import MethodSettings, setting
 from coterie.tasks.coalition_models import CoalitionModels
 from coterie.tasks.explained import explained
-from coterie.tasks.resolve import network_of, spec_of
+from coterie.tasks.resolve import network_of, server_device, spec_of
 from coterie.tasks.server_data import load_server_data
 from coterie.tasks.training import Samples, chosen_samples
 from coterie.wire.arrays import Parts
@@ -118,9 +117,3 @@ def server_samples(config: RunConfig, device: str) -> Samples:
         seed=derive_seed(config.seed, "server-data"),
     )
     return chosen_samples(dataset, slice(None), device)
-
-
-def server_device(device: str) -> str:
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from coterie.tasks.models import Network
 from coterie.tasks.training import Samples, features
-from scipy.optimize import nnls
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -27,6 +26,8 @@ ON_THE_WAY = 0.25
 @torch.inference_mode()
 def explained(network: Network, samples: Samples, before: Parts, after: Parts) -> float:
     """The share of |update|^2 in the last layer that right labels explain: 0 to 1. `samples` has all classes."""
+    from scipy.optimize import nnls  # here: a client may import this file, and needs none of it
+
     network.load(after)
     end = _last_layer(network)
     network.load(before)

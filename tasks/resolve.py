@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
 from coterie.tasks.models import MODELS, ModelError, Network, build_network, default_model
 from coterie.tasks.own import parse_shape
 from coterie.tasks.samples import DataError, did_you_mean
@@ -85,3 +86,9 @@ def model_name(spec: TaskSpec, model: str) -> str:
     if model not in MODELS and not model.endswith(".py"):
         raise ModelError(f"model = {model!r}: unknown. {did_you_mean(model, MODELS)} Or name a .py file.")
     return model
+
+
+def server_device(device: str) -> str:
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"

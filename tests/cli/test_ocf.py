@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from coterie.cli.main import main
+from coterie.server.findings import found
 
 from coterie.mechanisms import MECHANISMS
 from coterie.presets import PRESETS
@@ -28,8 +29,8 @@ def test_a_preset_in_small(tmp_path, capsys, monkeypatch):
     pictures = {path.name for path in (tmp_path / "run").glob("*.png")}
     assert pictures == {"errors.png", "sweeps.png", "mixing.png"}
     run = tmp_path / "run" / "overlapping-seed1"
-    assert all((run / name).read_bytes().startswith(b"\x89PNG") for name in ("coalitions.png", "similarity.png"))
-    assert set(json.loads((run / "coalitions.json").read_text())) == {"coalitions", "mixing"}
+    assert set(found(run)) == {"coalitions", "mixing", "similarity", "places"}
+    assert (run / "report.html").read_text().count("<img") == 3
     assert (tmp_path / "run" / "report.html").read_text().count("<img") == 3
     out = capsys.readouterr().out
     assert "paper, 100 clients" in out and "sweeps until nobody moves: at most" in out
@@ -64,6 +65,7 @@ def test_real_processes_come_to_the_same_result(sandbox: Any, arguments: tuple[s
     done = sandbox.coterie("run", "--num-clients", "3", *common, "--workers", "1", "--run-dir", "run")
     assert done.returncode == 0, done.stderr
     assert (sandbox.path / "up" / "result.json").read_bytes() == (sandbox.path / "run" / "result.json").read_bytes()
-    first, second = (json.loads((sandbox.path / name / "coalitions.json").read_text()) for name in ("up", "run"))
-    assert first == second and first["coalitions"]
+    first, second = (found(sandbox.path / name) for name in ("up", "run"))
+    assert first["coalitions"] == second["coalitions"] and first["coalitions"].values
+    assert first["mixing"] == second["mixing"]
     assert sandbox.left() == []

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from coterie.cli.main import main
+from coterie.server.findings import found
 
 
 def test_the_synthetic_preset_in_small(tmp_path, capsys):
@@ -17,7 +18,7 @@ def test_the_synthetic_preset_in_small(tmp_path, capsys):
     assert list(rows) == ["few-samples", "many-samples"]
     assert all([row["strategy"] for row in cell] == ["local", "spo", "ce"] for cell in rows.values())
     for folder in (tmp_path / "run").glob("*/[sc]*-seed1"):
-        assert (folder / "benefit-graph.svg").exists() and "benefit graph" in (folder / "report.html").read_text()
+        assert "collaborators" in found(folder) and "who helps whom" in (folder / "report.html").read_text()
     assert "Test loss on linear, few-samples" in capsys.readouterr().out
 
 
@@ -40,6 +41,6 @@ def test_real_processes_come_to_the_same_result(sandbox: Any, strategy: str) -> 
     done = sandbox.coterie("run", "--num-clients", "2", *common, "--workers", "1", "--run-dir", "run")
     assert done.returncode == 0, done.stderr
     assert (sandbox.path / "up" / "result.json").read_bytes() == (sandbox.path / "run" / "result.json").read_bytes()
-    first, second = (json.loads((sandbox.path / name / "benefits.json").read_text()) for name in ("up", "run"))
-    assert first == second and set(first["collaborators"]) == {"0", "1"}
+    first, second = (found(sandbox.path / name)["collaborators"] for name in ("up", "run"))
+    assert first == second and set(first.values) == {"0", "1"}
     assert sandbox.left() == []

@@ -20,5 +20,5 @@ def test_bad_clients_of_the_run_configuration_are_found_and_the_run_is_the_simul
     assert sandbox.left() == []
     simulated = sandbox.coterie("run", "--num-clients", "5", *GAME, *bad, "--workers", "1", "--run-dir", "run")
     assert simulated.returncode == 0, simulated.stderr
-    for name in ("result.json", "suspects.json"):
+    for name in ("result.json", "findings.json"):
         assert (sandbox.path / "up" / name).read_bytes() == (sandbox.path / "run" / name).read_bytes()
