@@ -6,13 +6,13 @@ from typing import Any, get_args
 
 import click
 from coterie.strategies.registry import default_config, names, outside_config, sections
-from coterie.tasks.models import MODELS
-from coterie.tasks.spec import TASKS
+from coterie.tasks.installed import task_names
+from coterie.tasks.models import model_names
 from coterie.wire.config import RunConfig, Value
 from coterie.wire.errors import ConfigError
 from typer.core import TyperOption
 
-CHOICES = {"strategy": names(), "task": [*TASKS, "own"], "model": MODELS}
+CHOICES = {"strategy": names(), "task": [*task_names(), "own"], "model": model_names()}
 TYPES: dict[Any, Any] = {int: click.INT, float: click.FLOAT}
 METAVARS: dict[Any, str] = {int: "N", float: "X"}
 

@@ -4,10 +4,12 @@
 business.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from coterie.tasks.images import PUBLISHED, load_digits, load_images
+from coterie.tasks.installed import DATA, load, spec_named, task_names
 from coterie.tasks.linear import LinearRecipe, load_linear
 from coterie.tasks.samples import DataError, Dataset, did_you_mean
 from coterie.tasks.spec import TASKS
@@ -30,8 +32,8 @@ def load_dataset(
     `data_root` is where files are looked for; with `download`, image sets that are not there come from the internet.
     The task "own" reads the user's `data` (see tasks/own.py) with the given `classes` and `input_shape`.
     """
-    if task != "own" and task not in TASKS:
-        raise DataError(f"unknown task {task!r}. {did_you_mean(task, [*TASKS, 'own'])}")
+    if task != "own" and task not in task_names():
+        raise DataError(f"unknown task {task!r}. {did_you_mean(task, [*task_names(), 'own'])}")
     if task == "own" and not data:
         raise DataError("task 'own' needs data=PATH: an .npz, a .csv, a .py file or a folder of images.")
     if task != "own" and data:
@@ -49,6 +51,8 @@ def _load(task: str, where: str, download: bool, classes: str, input_shape: str)
         from coterie.tasks.own import load_own
 
         return load_own(path, classes=classes, input_shape=input_shape)
+    if task not in TASKS:
+        return _load_installed(task, path)
     if task == "digits":
         return load_digits()
     if task == "synthetic-linear":
@@ -58,3 +62,18 @@ def _load(task: str, where: str, download: bool, classes: str, input_shape: str)
     if task in PUBLISHED:
         return load_images(task, path, download)
     return load_adult(path) if task == "adult" else load_heart(path)
+
+
+def _load_installed(task: str, data_root: Path) -> Dataset:
+    """The data of a task from outside, checked as a user's own."""
+    from coterie.tasks.own import make_dataset
+
+    spec = spec_named(task)
+    try:
+        fields = load(DATA, task).load(data_root)
+    except Exception as error:  # another's code can raise anything
+        raise DataError(f"task = {task!r}: load() failed with {type(error).__name__}: {error}") from error
+    if not isinstance(fields, Mapping):
+        raise DataError(f"task = {task!r}: load() must return a mapping with x and y.")
+    classes = "regression" if spec.kind == "regression" else str(spec.num_outputs)
+    return make_dataset(fields, f"task {task}", classes, spec.input_shape)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from coterie.tasks import installed
 from coterie.tasks.tensors import Vector, pieces
 from coterie.wire.errors import CoterieError
 from torch import Tensor, nn
@@ -148,11 +149,15 @@ def build_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if model.endswith(".py"):
-            extractor, classifier = _from_file(Path(model), input_shape, num_outputs)
+            extractor, classifier = _from_outside(model, _build_of(Path(model)), input_shape, num_outputs)
         elif model in MODELS:
             extractor, classifier = MODELS[model](input_shape, num_outputs)
+        elif model in installed.entry_points(installed.MODELS):
+            build = installed.load(installed.MODELS, model)
+            extractor, classifier = _from_outside(model, build, input_shape, num_outputs)
         else:
-            raise ModelError(f"model = {model!r}: unknown; choose one of {', '.join(MODELS)}, or name a .py file")
+            names = ", ".join(model_names())
+            raise ModelError(f"model = {model!r}: unknown; choose one of {names}, or name a .py file")
     if group_norm:
         _replace_batchnorm(extractor)
     if buffers == "drop":
@@ -182,40 +187,55 @@ def default_model(input_shape: tuple[int, ...], *, regression: bool) -> str:
     return "lenet5" if len(input_shape) == 3 else "mlp"
 
 
-def _from_file(path: Path, input_shape: tuple[int, ...], num_outputs: int) -> tuple[nn.Module, nn.Linear]:
-    """A user's own network: the file defines `build(input_shape, num_outputs)` and returns (extractor, classifier)."""
+def model_names() -> list[str]:
+    """All networks that are installed here."""
+    return [*MODELS, *(name for name in sorted(installed.entry_points(installed.MODELS)) if name not in MODELS)]
+
+
+def _build_of(path: Path) -> Any:
+    """What a user's own file defines as `build`."""
     if not path.is_file():
         raise ModelError(f"model = {str(path)!r}: there is no such file")
     try:
-        build: Callable[..., Any] | None = runpy.run_path(str(path)).get("build")
-        pair = build(input_shape, num_outputs) if build else None
+        build = runpy.run_path(str(path)).get("build")
     except Exception as error:  # the user's code can raise anything
         raise ModelError(f"model = {str(path)!r}: failed with {type(error).__name__}: {error}") from error
     if build is None:
         raise ModelError(f"model = {str(path)!r}: define build(input_shape, num_outputs) in it")
+    return build
+
+
+def _from_outside(
+    model: str, build: Any, input_shape: tuple[int, ...], num_outputs: int
+) -> tuple[nn.Module, nn.Linear]:
+    """Another's network: build(input_shape, num_outputs) returns (extractor, classifier)."""
+    try:
+        pair = build(input_shape, num_outputs)
+    except Exception as error:
+        raise ModelError(f"model = {model!r}: failed with {type(error).__name__}: {error}") from error
     if not (
         isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], nn.Module) and isinstance(pair[1], nn.Linear)
     ):
         raise ModelError(
-            f"model = {str(path)!r}: build() must return (extractor, classifier), the classifier a torch.nn.Linear"
+            f"model = {model!r}: build() must return (extractor, classifier), the classifier a torch.nn.Linear"
         )
-    _try_out(path, pair[0], pair[1], input_shape, num_outputs)
+    _try_out(model, pair[0], pair[1], input_shape, num_outputs)
     return pair
 
 
 def _try_out(
-    path: Path, extractor: nn.Module, classifier: nn.Linear, input_shape: tuple[int, ...], num_outputs: int
+    model: str, extractor: nn.Module, classifier: nn.Linear, input_shape: tuple[int, ...], num_outputs: int
 ) -> None:
     if classifier.out_features != num_outputs:
         raise ModelError(
-            f"model = {str(path)!r}: the classifier has {classifier.out_features} outputs, this task has {num_outputs}"
+            f"model = {model!r}: the classifier has {classifier.out_features} outputs, this task has {num_outputs}"
         )
     extractor.eval()
     try:
         with torch.no_grad():
             classifier(extractor(torch.zeros(2, *input_shape)))
     except Exception as error:
-        raise ModelError(f"model = {str(path)!r}: fails on an input of shape {input_shape}: {error}") from error
+        raise ModelError(f"model = {model!r}: fails on an input of shape {input_shape}: {error}") from error
     extractor.train()
 
 

@@ -39,7 +39,7 @@ def load_own(path: str | Path, *, classes: str = "", input_shape: str = "") -> D
         raise DataError(
             f"data={path}: unknown kind of file {path.suffix!r}; give an .npz, .csv or .py file or a folder."
         )
-    return _make(fields, str(path), classes, shape)
+    return make_dataset(fields, str(path), classes, shape)
 
 
 def load_inputs(path: str | Path, shape: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:
@@ -94,7 +94,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _make(fields: Mapping[str, Any], source: str, classes: str, shape: tuple[int, ...]) -> Dataset:
+def make_dataset(fields: Mapping[str, Any], source: str, classes: str, shape: tuple[int, ...]) -> Dataset:
     """Bring arrays of many kinds to a Dataset's."""
     for name in ("x", "y"):
         if name not in fields:

@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from coterie.tasks.models import MODELS, ModelError, Network, build_network, default_model
+from coterie.tasks.installed import spec_named, task_names
+from coterie.tasks.models import ModelError, Network, build_network, default_model, model_names
 from coterie.tasks.own import parse_shape
 from coterie.tasks.samples import DataError, did_you_mean
 from coterie.tasks.spec import TASKS, TaskSpec
@@ -44,10 +45,10 @@ def task_spec(task: str, classes: str = "", input_shape: str = "") -> TaskSpec:
                 f"input-shape = {input_shape!r}: task {task!r} has features, not images; give their number."
             )
         return replace(TASKS[task], input_shape=shape)
-    if task in TASKS:
-        return TASKS[task]
+    if task in task_names():
+        return spec_named(task)
     if task != "own":
-        raise DataError(f"task = {task!r}: unknown. {did_you_mean(task, [*TASKS, 'own'])}")
+        raise DataError(f"task = {task!r}: unknown. {did_you_mean(task, [*task_names(), 'own'])}")
     shape = parse_shape(input_shape)
     if not shape or not classes:
         raise DataError(
@@ -83,8 +84,8 @@ def number_of_clients(spec: TaskSpec, partition: str, num_clients: int) -> int:
 def model_name(spec: TaskSpec, model: str) -> str:
     if model == "auto":
         return default_model(spec.input_shape, regression=spec.kind == "regression")
-    if model not in MODELS and not model.endswith(".py"):
-        raise ModelError(f"model = {model!r}: unknown. {did_you_mean(model, MODELS)} Or name a .py file.")
+    if model not in model_names() and not model.endswith(".py"):
+        raise ModelError(f"model = {model!r}: unknown. {did_you_mean(model, model_names())} Or name a .py file.")
     return model
 
 
