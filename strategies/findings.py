@@ -24,7 +24,7 @@ class Finding:
     name: str
     kind: Kind
     values: Any
-    clients: Sequence[str] = ()  # pairs: who stands behind rows and columns
+    clients: Sequence[str] = field(default_factory=list)  # pairs: who stands behind rows and columns
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
