@@ -87,6 +87,8 @@ NOT_DATA = (
     "round-retries",
     "round-timeout",
     "join-timeout",
+    "strategy-file",
+    "observers",
     "run-dir",
 )
 

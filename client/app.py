@@ -26,12 +26,18 @@ class CoterieClient(ClientApp):
         me, kind = Participant.of(context), message.metadata.message_type
         if kind == HELLO:
             return Message(RecordDict({ORDER: hello(me).to_record()}), reply_to=message)
-        handlers = COMMON if kind in COMMON else registry().on_client(*method_of(me.config, context)).handlers()
+        handlers = COMMON if kind in COMMON else handlers_of(*method_of(me.config, context))
         if kind not in handlers:
             raise Refused(f"{kind}: strategy {me.config.strategy!r} has no such message")
         order, answer = handlers[kind]
         records = message.content
         return Message(answer(me, order.from_record(records.config_records[ORDER]), records), reply_to=message)
+
+
+def handlers_of(strategy: str, files: str = "") -> dict[str, tuple[Any, Any]]:
+    """What this device does with the messages that are the method's own."""
+    found: dict[str, tuple[Any, Any]] = registry().on_client(strategy, files).handlers()
+    return found
 
 
 def method_of(config: RunConfig, context: Context) -> tuple[str, str]:
@@ -48,7 +54,7 @@ def keep_data(context: Context) -> None:
     """Load the data set and the method into this process; the answers that are forked from it then find them in memory."""
     config = local_config(context)
     load_client_data(context.node_config, config, client_name(context))
-    registry().on_client(*method_of(config, context))
+    handlers_of(*method_of(config, context))
 
 
 def hello(me: Participant) -> Hello:

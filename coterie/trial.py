@@ -25,10 +25,16 @@ from coterie.wire.messages import HELLO
 
 CLIENTS = ["0", "1", "2", "3"]
 TINY: dict[str, Value] = {
-    **{"task": "digits", "model": "mlp", "partition": "iid", "num-clients": len(CLIENTS)},
+    **{"task": "digits", "partition": "iid", "num-clients": len(CLIENTS)},
     **{"num-server-rounds": 3, "local-epochs": 1, "momentum": 0.5, "join-timeout": 5.0},
     **{"server-data": "100", "test-fraction": 0.7},
 }
+NETWORK = """
+from torch import nn
+
+def build(input_shape, num_outputs):  # with BatchNorm, so that a model has all five parts
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU()), nn.Linear(16, num_outputs)
+"""
 TRAIN, TEST, ASK = "train", "test", "ask"  # what an exchange is for; ASK: something else
 Tamper = Callable[[Message, Message, str], Message | None]  # (asked, answered, client) -> what arrives; None: nothing
 
@@ -164,7 +170,8 @@ class Trial:
     """The federations in which one method is tried."""
 
     def __init__(self, strategy: str, values: Mapping[str, Value], home: Path) -> None:
-        self.values = {**TINY, "strategy": strategy, **values}
+        (home / "network.py").write_text(NETWORK)
+        self.values = {**TINY, "model": str(home / "network.py"), "strategy": strategy, **values}
         self.home = home
         self.count = 0
         self._whole: Played | None = None
