@@ -16,6 +16,8 @@ To the update V = theta - x, with x the model it started from:
     stale            theta is trained from the initial model of the run instead of x, in every round
     huge             1e6 * strength * V, running statistics too
     nan              NaN
+
+More kinds come from other packages: subclasses of Attack, as entry points of the group `coterie.attacks`.
 """
 
 from dataclasses import dataclass
@@ -25,7 +27,9 @@ import torch
 from coterie.tasks.models import STATISTICS, WEIGHTS
 from coterie.tasks.training import Samples
 from coterie.wire.arrays import Parts
-from coterie.wire.attack import AttackSettings
+from coterie.wire.attack import GROUP, KINDS, AttackSettings
+from coterie.wire.errors import ConfigError
+from coterie.wire.installed import load
 from coterie.wire.randomness import derive_seed, generator
 
 HUGE = 1e6
@@ -107,6 +111,16 @@ class Attack:
             common = generator(self.seed, "attack-collude", server_round)
             return _direction(common, update.size) * strength * COLLUDING_LENGTH * np.linalg.norm(old)
         return -strength * update if self.kind == "sign-flip" else update
+
+
+def attack_of(kind: str) -> type[Attack]:
+    """What does this harm: the class above, or one of another package, which overrides what it does otherwise."""
+    if kind in KINDS:
+        return Attack
+    found = load(GROUP, kind)
+    if not (isinstance(found, type) and issubclass(found, Attack)):
+        raise ConfigError(f"attack.kind = {kind!r}: its entry point is no subclass of coterie.client.attacks.Attack")
+    return found
 
 
 def _direction(rng: np.random.Generator, size: int) -> np.ndarray:

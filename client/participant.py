@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from coterie.client.attacks import Attack
+from coterie.client.attacks import Attack, attack_of
 from coterie.client.data import ClientData, load_client_data, num_partitions_of
 from coterie.client.store import ContextStore, FileStore, Store
 from coterie.tasks.models import Network
@@ -15,7 +15,7 @@ from coterie.tasks.resolve import model_name, network_of, spec_of
 from coterie.tasks.spec import TaskSpec
 from coterie.tasks.training import Samples, Sgd
 from coterie.wire.arrays import Parts
-from coterie.wire.attack import KINDS, AttackSettings, bad_clients
+from coterie.wire.attack import AttackSettings, bad_clients, kinds
 from coterie.wire.checks import checked_parts, part_places
 from coterie.wire.config import RunConfig, choose, split_sections
 from coterie.wire.errors import ConfigError, Refused
@@ -77,7 +77,7 @@ class Participant:
         node = self.context.node_config
         settings = AttackSettings.parse(split_sections(self.context.run_config)[1].get("attack", {}), prefix="attack.")
         if "attack" in node:
-            kind = choose("node configuration: attack", str(node["attack"]), list(KINDS))
+            kind = choose("node configuration: attack", str(node["attack"]), kinds())
             settings = settings.model_copy(update={"kind": kind})
             bad = kind != "none"
         elif settings.clients:
@@ -86,7 +86,7 @@ class Participant:
             names = [str(i) for i in range(num_partitions_of(node, self.config))]
             bad = bool(names) and str(node.get("partition-id")) in bad_clients(settings, names, self.config.seed)
         classes = 0 if self.spec.kind == "regression" else self.spec.num_outputs
-        return Attack(settings, self.config.seed, self.name, classes) if bad else None
+        return attack_of(settings.kind)(settings, self.config.seed, self.name, classes) if bad else None
 
     def rng(self, purpose: str, server_round: int) -> np.random.Generator:
         """The generator for one purpose; torch's own generator (dropout) is seeded alike."""

@@ -59,7 +59,8 @@ def _row(key: str, field: Any) -> str:
         for name, sign in BOUNDS.items()
         if hasattr(bound, name)
     ]
-    choices = ", ".join(f"`{choice}`" for choice in get_args(field.annotation))
+    extra: Any = field.json_schema_extra or {}
+    choices = ", ".join(f"`{choice}`" for choice in extra.get("choices", get_args(field.annotation)))
     takes = choices or f"{TYPES[field.annotation]} {' and '.join(bounds)}".strip()
     text = re.sub(r"docs/([\w/-]+/)?([\w-]+)\.md", r"[\2](../\1\2.md)", field.description.replace("<", "&lt;"))
     return f"| `{key}` | {f'`{default}`' if default else ''} | {takes} | {text} |\n"

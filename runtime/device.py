@@ -9,7 +9,7 @@ from typing import IO
 
 from coterie.runtime.keys import NAME
 from coterie.runtime.tls import split_address
-from coterie.wire.attack import KINDS
+from coterie.wire.attack import kinds
 from coterie.wire.config import Value, choose
 from coterie.wire.errors import ConfigError
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -69,7 +69,7 @@ def make_device(
     if threads is not None:
         node["threads"] = threads
     if attack is not None:
-        node["attack"] = choose("attack", attack, list(KINDS))
+        node["attack"] = choose("attack", attack, kinds())
     if method:
         node["methods"] = os.pathsep.join(_method_file(file) for file in method)
     authority = Path(root_certificates).expanduser().absolute() if root_certificates else _authority_beside(key)

@@ -6,13 +6,15 @@ goes on without it.
 
 import logging
 from collections.abc import Callable, Mapping
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from coterie.strategies.observer import Observer
 from coterie.wire.config import Value, choose
 from coterie.wire.errors import ConfigError
+from coterie.wire.installed import load
+from coterie.wire.installed import names as all_names
 from coterie.wire.messages import Hello
 
 log = logging.getLogger(__name__)
@@ -24,23 +26,19 @@ Maker = Callable[[Path, Mapping[str, Value]], Observer]
 
 def makers(names: str) -> dict[str, Maker]:
     """What makes the observers of these names, separated by commas."""
-    installed = {entry.name: entry for entry in metadata.entry_points(group=GROUP) if entry.name not in OURS}
     found: dict[str, Maker] = {}
     for name in filter(None, (name.strip() for name in names.split(","))):
-        choose("observers", name, [*OURS, *installed])
+        choose("observers", name, all_names(GROUP, tuple(OURS)))
+        if name not in OURS:
+            found[name] = load(GROUP, name)
+            continue
+        module, _, maker = OURS[name].partition(":")
         try:
-            if name in OURS:
-                module, _, maker = OURS[name].partition(":")
-                found[name] = getattr(import_module(module), maker)
-            else:
-                found[name] = installed[name].load()
+            found[name] = getattr(import_module(module), maker)
         except ModuleNotFoundError as error:
-            extra = f"pip install 'coterie[{name}]'" if name in OURS else f"pip install {error.name}"
-            raise ConfigError(f"observers = {names!r}: {name} needs {error.name}, which is not here; {extra}") from None
-        except Exception as error:  # another's code can raise anything
             raise ConfigError(
-                f"observers = {names!r}: {name} cannot be loaded ({type(error).__name__}: {error})"
-            ) from error
+                f"observers = {names!r}: {name} needs {error.name}, which is not here; pip install 'coterie[{name}]'"
+            ) from None
     return found
 
 

@@ -4,18 +4,17 @@ A file has one public class of its own that is a Method. It is read once: what r
 in it then; the server looks again for each run.
 """
 
-import functools
 import hashlib
 import inspect
 import re
 import sys
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 from coterie.strategies.method import Method
 from coterie.wire.errors import ConfigError
 from coterie.wire.fingerprint import SOURCE
+from coterie.wire.installed import entry_points, load
 
 GROUP = "coterie.methods"  # of entry points
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -23,24 +22,16 @@ _files: dict[str, type[Method]] = {}  # path -> the method in it
 given: dict[str, type[Method]] = {}  # by name: classes that have no place to load them from
 
 
-@functools.cache
-def entry_points() -> dict[str, metadata.EntryPoint]:
-    return {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
-
-
 def installed(name: str) -> type[Method]:
     """The method of an entry point."""
-    entry = entry_points()[name]
-    where = f"strategy = {name!r}: the entry point {entry.value!r}"
-    try:
-        found = entry.load()
-    except Exception as error:  # another's code can raise anything
-        raise ConfigError(f"{where} cannot be loaded ({type(error).__name__}: {error}); repair its package") from error
+    where = f"strategy = {name!r}: the entry point {entry_points(GROUP)[name].value!r}"
+    found = load(GROUP, name)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ConfigError(f"{where} is no subclass of coterie.strategies.method.Method")
     if checked(found, where).name != name:
         raise ConfigError(f"{where} has the name {found.name!r}; an entry point is called as its method")
-    return found
+    method: type[Method] = found
+    return method
 
 
 def from_file(path: str, *, again: bool = False) -> type[Method]:

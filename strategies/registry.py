@@ -14,6 +14,7 @@ from coterie.wire.attack import AttackSettings
 from coterie.wire.config import RunConfig, Settings, Value, choose, split_sections
 from coterie.wire.errors import ConfigError, Refused
 from coterie.wire.fingerprint import fingerprint, fingerprint_with
+from coterie.wire.installed import entry_points
 from coterie.wire.privacy import PrivacySettings
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ BUILT_IN = {  # name -> where its class is, below coterie.strategies
 
 def names() -> list[str]:
     """All methods that are installed here."""
-    return [*BUILT_IN, *sorted({*plugins.entry_points(), *plugins.given} - set(BUILT_IN))]
+    return [*BUILT_IN, *sorted({*entry_points(plugins.GROUP), *plugins.given} - set(BUILT_IN))]
 
 
 def method_of(strategy: str, file: str = "") -> type[Method]:

@@ -9,11 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from coterie.tasks.images import PUBLISHED, load_digits, load_images
-from coterie.tasks.installed import DATA, load, spec_named, task_names
+from coterie.tasks.installed import DATA, spec_named, task_names
 from coterie.tasks.linear import LinearRecipe, load_linear
 from coterie.tasks.samples import DataError, Dataset, did_you_mean
 from coterie.tasks.spec import TASKS
 from coterie.tasks.tabular import load_adult, load_heart, load_synthetic
+from coterie.wire.installed import load
 
 __all__ = ["DataError", "Dataset", "load_dataset"]
 

@@ -23,6 +23,7 @@ import torch
 from coterie.tasks import installed
 from coterie.tasks.tensors import Vector, pieces
 from coterie.wire.errors import CoterieError
+from coterie.wire.installed import entry_points, load, names
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -152,8 +153,8 @@ def build_network(
             extractor, classifier = _from_outside(model, _build_of(Path(model)), input_shape, num_outputs)
         elif model in MODELS:
             extractor, classifier = MODELS[model](input_shape, num_outputs)
-        elif model in installed.entry_points(installed.MODELS):
-            build = installed.load(installed.MODELS, model)
+        elif model in entry_points(installed.MODELS):
+            build = load(installed.MODELS, model)
             extractor, classifier = _from_outside(model, build, input_shape, num_outputs)
         else:
             names = ", ".join(model_names())
@@ -189,7 +190,7 @@ def default_model(input_shape: tuple[int, ...], *, regression: bool) -> str:
 
 def model_names() -> list[str]:
     """All networks that are installed here."""
-    return [*MODELS, *(name for name in sorted(installed.entry_points(installed.MODELS)) if name not in MODELS)]
+    return names(installed.MODELS, tuple(MODELS))
 
 
 def _build_of(path: Path) -> Any:

@@ -6,32 +6,27 @@ deployment a client does harm if its node configuration says so: `attack='sign-f
 """
 
 from collections.abc import Sequence
-from typing import Literal, get_args
 
-from coterie.wire.config import Settings
+from coterie.wire.config import Settings, choose
 from coterie.wire.errors import ConfigError
+from coterie.wire.installed import names
 from coterie.wire.randomness import generator
-from pydantic import Field
+from pydantic import Field, field_validator
 
-Kind = Literal[
-    "none",
-    "long-tail",
-    "open-set",
-    "closed-set",
-    "data-noise",
-    "gradient-poison",
-    "random-gradient",
-    "sign-flip",
-    "collude",
-    "stale",
-    "huge",
-    "nan",
-]
-KINDS: tuple[str, ...] = get_args(Kind)
+KINDS = (
+    *("none", "long-tail", "open-set", "closed-set", "data-noise", "gradient-poison", "random-gradient", "sign-flip"),
+    *("collude", "stale", "huge", "nan"),
+)
+GROUP = "coterie.attacks"  # of entry points: subclasses of coterie.client.attacks.Attack
+
+
+def kinds() -> list[str]:
+    """All kinds of harm that are known here."""
+    return names(GROUP, KINDS)
 
 
 class AttackSettings(Settings):
-    kind: Kind = Field("none", description="What bad clients do.")
+    kind: str = Field("none", description="What bad clients do.", json_schema_extra={"choices": list(KINDS)})
     fraction: float = Field(0.0, ge=0.0, le=1.0, description="Share of the clients that are bad, drawn by the seed.")
     clients: str = Field("", description="Or which clients are bad: names separated by commas.")
     strength: float = Field(
@@ -40,6 +35,11 @@ class AttackSettings(Settings):
     imbalance: float = Field(
         100.0, ge=1.0, description="long-tail: samples of the most frequent label for one of the rarest."
     )
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        return choose("attack.kind", kind, kinds())
 
 
 def bad_clients(attack: AttackSettings, names: Sequence[str], seed: int) -> set[str]:

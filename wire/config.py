@@ -156,6 +156,9 @@ def _unknown(key: str, keys: list[str]) -> str:
 def _explain(error: ValidationError, prefix: str) -> str:
     lines = []
     for problem in error.errors():
+        if problem["type"] == "value_error":  # a check of ours, in its own words
+            lines.append(str(problem["ctx"]["error"]))
+            continue
         key = prefix + str(problem["loc"][0]).replace("_", "-")
         message = problem["msg"]
         if problem["type"] == "string_pattern_mismatch":

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from coterie.tasks import installed
 from coterie.tasks.datasets import load_dataset
+from coterie.tasks.installed import task_names
 from coterie.tasks.models import MODELS, build_network, model_names
 from coterie.tasks.resolve import task_spec
 from coterie.tasks.spec import TASKS, TaskSpec
@@ -26,35 +26,6 @@ def towns(data_root):
     rng = np.random.default_rng(3)
     x = rng.normal(size=(60, 3)).astype(np.float32)
     return {"x": x, "y": (x[:, 0] > 0).astype(int), "owner": np.repeat(["north", "south"], 30)}
-
-
-class Entry:
-    value = "outside:thing"
-
-    def __init__(self, name, found):
-        self.name, self.found = name, found
-
-    def load(self):
-        if isinstance(self.found, Exception):
-            raise self.found
-        return self.found
-
-
-@pytest.fixture
-def install(monkeypatch):
-    def put(group, **found):
-        entries = {name: Entry(name, thing) for name, thing in found.items()}
-        monkeypatch.setattr(
-            installed.metadata, "entry_points", lambda group: entries.values() if group == wanted else []
-        )
-        wanted = group
-        installed.entry_points.cache_clear()
-        installed.load.cache_clear()
-
-    yield put
-    monkeypatch.undo()
-    installed.entry_points.cache_clear()
-    installed.load.cache_clear()
 
 
 def test_a_network(install, tmp_path):
@@ -86,7 +57,7 @@ def test_nobody_takes_the_name_of_a_network_of_ours(install):
 
 def test_a_task(install, tmp_path):
     install("coterie.data", towns=SimpleNamespace(spec=SPEC, load=towns))
-    assert installed.task_names() == [*TASKS, "towns"] and task_spec("towns") is SPEC
+    assert task_names() == [*TASKS, "towns"] and task_spec("towns") is SPEC
     run = coterie.run("fedavg", task="towns", run_dir=tmp_path / "run", **FEW)
     assert run.config["num-clients"] == 2 and run.config["model"] == "mlp"
     assert load_dataset("towns", tmp_path).owners == ("north", "south")

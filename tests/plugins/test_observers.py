@@ -38,22 +38,10 @@ class Broken(Listener):
         raise OSError("the tracker is away")
 
 
-class Entry:
-    def __init__(self, name, what):
-        self.name, self.load = name, what if isinstance(what, type(lambda: 0)) else lambda: what
-
-
 @pytest.fixture
-def entry_points(monkeypatch):
+def entry_points(install):
     TOLD.clear()
-
-    def put(**makers):
-        entries = [Entry(name, maker) for name, maker in makers.items()]
-        monkeypatch.setattr(
-            observers.metadata, "entry_points", lambda group: entries if group == "coterie.observers" else []
-        )
-
-    return put
+    return lambda **makers: install("coterie.observers", **makers)
 
 
 def test_an_installed_observer_is_told_everything(entry_points, tmp_path):
@@ -81,16 +69,16 @@ def test_an_observer_that_cannot_be_made_harms_nobody(entry_points, tmp_path):
     def refuse(run_dir, config):
         raise OSError("no server")
 
-    entry_points(refuse=lambda: refuse)
+    entry_points(refuse=refuse)
     (observer,) = observers_of("refuse", tmp_path, {})
     observer.started({})
 
 
 def test_unknown_and_missing_ones_are_refused_before_anything_starts(entry_points, tmp_path, monkeypatch):
-    entry_points(listener=Listener, bad=lambda: 1 / 0)
+    entry_points(listener=Listener, bad=ZeroDivisionError("no"))
     with pytest.raises(ConfigError, match="observers = 'tensorbord': unknown, did you mean 'tensorboard'"):
         coterie.run("fedavg", run_dir=tmp_path / "run", observers="tensorbord", **FEW)
-    with pytest.raises(ConfigError, match="bad cannot be loaded"):
+    with pytest.raises(ConfigError, match=r"'bad': the entry point .* cannot be loaded"):
         coterie.run("fedavg", run_dir=tmp_path / "run", observers="listener, bad", **FEW)
     monkeypatch.setattr(observers, "import_module", missing)
     with pytest.raises(ConfigError, match=r"mlflow needs nowhere, which is not here; pip install 'coterie\[mlflow\]'"):

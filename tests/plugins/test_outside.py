@@ -13,6 +13,7 @@ from coterie.server.app import checked_config
 from coterie.strategies import plugins, registry
 from coterie.strategies.fedavg import FedAvg
 from coterie.strategies.registry import BUILT_IN, default_config, method_of, names, parse_config, sections
+from coterie.wire import installed
 from coterie.wire.errors import ConfigError, Refused, RunFailed
 from coterie.wire.fingerprint import fingerprint, fingerprint_with
 from flwr.app import Context, RecordDict
@@ -47,10 +48,12 @@ def install(tmp_path, monkeypatch):
         lines = [f"{name.replace('_', '-')} = {value}" for name, value in entries.items()]
         (info / "entry_points.txt").write_text("\n".join(["[coterie.methods]", *lines, ""]))
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
-        plugins.entry_points.cache_clear()
+        installed.entry_points.cache_clear()
+        installed.load.cache_clear()
 
     yield put
-    plugins.entry_points.cache_clear()
+    installed.entry_points.cache_clear()
+    installed.load.cache_clear()
     for name in [name for name in sys.modules if name.startswith("outside")]:
         del sys.modules[name]
 
