@@ -199,6 +199,17 @@ def test_quorum_is_a_share_of_those_asked(quorum, good, goes_on, federate):
             federate(tamper=tamper, **settings)
 
 
+def test_the_quorum_is_that_of_the_number_typed(federate):
+    """0.55 of 20 clients are 11, though 0.55 * 20 is 11.000000000000002 in binary numbers."""
+
+    def tamper(asked, answer, name):
+        lost = is_training(asked) and int(name) >= 11
+        return Message(Error(code=5, reason="gone"), reply_to=asked) if lost else answer
+
+    settings = {"strategy": "fedavg", "model": "linear", "num_clients": 20, "round_retries": 0, "num_server_rounds": 1}
+    assert len(federate(tamper=tamper, quorum=0.55, **settings).events[0]["train"]) == 11
+
+
 # --- sampling --------------------------------------------------------------------------------------------------------
 
 
