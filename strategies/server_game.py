@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from coterie.games.estimators import least_budget
 from coterie.games.shapley import Estimate, estimate
 from coterie.strategies.method import MethodSettings, setting
 from coterie.tasks.coalition_models import CoalitionModels
@@ -32,7 +33,7 @@ INDIFFERENT = ("auto", "exact", "dmc", "cc")  # their differences do not depend 
 
 class GameSettings(MethodSettings):
     estimator: Literal["auto", "exact", "mc", "tmc", "dmc", "cc"] = setting(
-        "auto", "How Shapley values are found; auto: exact within the budget, else cc."
+        "auto", "How Shapley values are found; auto: exact within the budget, else cc, else mc."
     )
     budget: int = setting(1024, "Most coalition models to evaluate in a round.", ge=1)
     metric: Literal["auto", "accuracy", "balanced-accuracy", "loss"] = setting(
@@ -59,12 +60,17 @@ class ServerGame:
             log.warning("server-data has no sample of label %s: suspects are found by their worth alone", min(missing))
 
     def play(self, base: Parts, thetas: Sequence[Parts], rng_seed: int, step: float = 1.0) -> Estimate | None:
-        """The Shapley values of the models `thetas` that started from `base`; None for fewer than two."""
+        """The Shapley values of the models `thetas` that started from `base`; None for fewer than two. An estimator that is
+        too dear for so many gives way to mc."""
         players = len(thetas)
         if players < 2:
             return None
+        if not self.affords("mc", players):  # more clients joined than were there when the budget was checked
+            log.warning("shapleyfl.budget = %d: %d clients are not judged in this round", self.settings.budget, players)
+            return None
         models = [base, *[base | theta for theta in thetas]]
-        method, budget = self.settings.estimator, self.settings.budget
+        budget = self.settings.budget
+        method = self.settings.estimator if self.affords(self.settings.estimator, players) else "mc"
         known = {frozenset[int](): 0.0, frozenset(range(players)): 0.0} if method in INDIFFERENT else {}
         values: dict[frozenset[int], float] = {}
 
@@ -81,14 +87,23 @@ class ServerGame:
             rng = np.random.default_rng(rng_seed)
             return estimate(of, players, method=method, budget=budget, rng=rng, known=known)
 
-        try:
-            if method != "tmc":  # what the others ask for does not depend on the answers
-                asked: dict[frozenset[int], None] = {}
-                run(lambda coalition: asked.setdefault(coalition) or 0.0)
-                evaluate(list(asked))
-            return run(utility)
-        except ValueError as error:
-            raise RunFailed(f"shapleyfl.budget = {budget}, shapleyfl.estimator = {method!r}: {error}") from None
+        if method != "tmc":  # what the others ask for does not depend on the answers
+            asked: dict[frozenset[int], None] = {}
+            run(lambda coalition: asked.setdefault(coalition) or 0.0)
+            evaluate(list(asked))
+        return run(utility)
+
+    def affords(self, method: str, players: int) -> bool:
+        return players < 2 or least_budget(method, players) <= self.settings.budget
+
+    def check_budget(self, usual: int, most: int) -> None:
+        """Refuse a budget with which the estimator cannot judge `usual` clients, or none can judge `most`."""
+        for method, players in ((self.settings.estimator, usual), ("mc", most)):
+            if not self.affords(method, players):
+                raise RunFailed(
+                    f"shapleyfl.budget = {self.settings.budget}, shapleyfl.estimator = {self.settings.estimator!r}: "
+                    f"a round with {players} clients takes {method} at least {least_budget(method, players)}; raise it"
+                )
 
     def explained(self, base: Parts, thetas: Sequence[Parts]) -> np.ndarray | None:
         """How much of each update right labels explain (tasks/explained.py); None if the server lacks samples to tell."""

@@ -57,7 +57,7 @@ class AFedSV(FedAvg):
     Settings = ShapleyFLSettings
     saved = ("contribution", "evidence")
     needs_server_data = True
-    redraws = False  # whether a draw of clients may be empty, and is then repeated
+    redraws = False  # whether any number of clients may be drawn; where nobody was, the draw is repeated
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,6 +66,11 @@ class AFedSV(FedAvg):
         self.evidence = Evidence()
         self.probability: dict[str, float] = {}  # of taking part in this round
         self.empty_draws = 0
+
+    def begin(self) -> None:
+        clients = self.federation.clients
+        usual = self.share_of(clients)
+        self.game.check_budget(usual, len(clients) if self.redraws else usual)
 
     # Who takes part.
 

@@ -291,3 +291,14 @@ def test_a_client_drawn_against_the_odds_does_not_move_the_model_alone(federate)
     )  # not 8, which is 0.4 / 0.05
     method.probability = {"0": 1.0, "1": 1.0, "2": 1.0, "3": 1.0}  # always drawn: weights are weights
     assert method.factors(["0"], {"0": 0.97, "1": 0.01, "2": 0.01, "3": 0.01}) == pytest.approx([0.97])
+
+
+def test_a_budget_that_starts_serves_every_round(federate):
+    """From 1 to 12 of 12 clients are drawn; cc takes 36 evaluations for eight, all orders of mc at most 13."""
+    settings = {**GAME, "strategy": "afedsv-plus", "model": "linear", "num-clients": 12, "fraction-train": 0.6}
+    run = federate(**{**settings, "num-server-rounds": 12, "shapleyfl.budget": 33, "evaluate-every": 12})
+    ran = {len(event["train"]): event["estimator"] for event in run.events}
+    assert len(run.events) == 12 and all(event["evaluations"] <= 33 for event in run.events)
+    assert {ran[number] for number in ran if 5 < number < 8} == {"cc"} and {ran[n] for n in ran if n > 7} == {"mc"}
+    with pytest.raises(RunFailed, match="a round with 12 clients takes mc at least 13"):
+        federate(**settings, **{"shapleyfl.budget": 12})
