@@ -17,7 +17,7 @@ from coterie.tasks.training import evaluate
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.messages import MODEL
-from flwr.app import Message
+from flwr.app import Error, Message
 from sklearn.datasets import load_digits
 
 from coterie.simulate import prepare
@@ -148,8 +148,6 @@ def test_an_answer_that_cannot_be_used_counts_as_no_contribution_but_absence_doe
             parts["classifier"] = np.full_like(parts["classifier"], np.nan)
             answered.content[MODEL] = pack(parts)
         if asked.metadata.message_type == "train" and client == "2":
-            from flwr.app import Error
-
             return Message(Error(code=2, reason="MemoryError"), reply_to=asked)
         return answered
 
@@ -302,3 +300,49 @@ def test_a_budget_that_starts_serves_every_round(federate):
     assert {ran[number] for number in ran if 5 < number < 8} == {"cc"} and {ran[n] for n in ran if n > 7} == {"mc"}
     with pytest.raises(RunFailed, match="a round with 12 clients takes mc at least 13"):
         federate(**settings, **{"shapleyfl.budget": 12})
+
+
+@pytest.mark.parametrize("strategy", ["afedsv", "afedsv-plus"])
+def test_the_step_does_not_shrink_when_clients_leave(federate, monkeypatch, strategy):
+    """20, 10 and 5 of 20 are there, then all again: shares sum to 1, and those who were away have what they had."""
+    present = {1: 20, 2: 10, 3: 5, 4: 20}
+
+    class Leaving(federate.__globals__["TamperedGrid"]):
+        def get_node_ids(self):
+            rounds = [int(message.metadata.group_id) for _, message in self.sent]
+            return list(super().get_node_ids())[: present[min(max(rounds, default=0) + 1, 4)]]
+
+    monkeypatch.setitem(federate.__globals__, "TamperedGrid", Leaving)
+    settings = {"model": "linear", "num-clients": 20, "num-server-rounds": 4, "shapleyfl.clip": 0.0}
+    run = federate(**{**GAME, **settings, "strategy": strategy, "shapleyfl.budget": 200})
+    for number, event in enumerate(run.events, start=1):
+        there = [str(i) for i in range(present[number])]
+        contribution = event["contribution"]
+        total = sum(contribution[name] for name in there)
+        assert event["weights"] == pytest.approx({name: contribution[name] / total for name in there})
+        assert sum(event["weights"].values()) == pytest.approx(1) and len(contribution) == 20
+        for away in set(contribution) - set(there):
+            assert contribution[away] == run.events[number - 2]["contribution"][away]
+
+
+@pytest.mark.parametrize("strategy", ["afedsv", "afedsv-plus"])
+@pytest.mark.parametrize(("fraction", "silent"), [(1.0, 10), (0.5, 5)])
+def test_nor_when_clients_do_not_answer(federate, strategy, fraction, silent):
+    """Everybody sends the same, so all SSV are equal; of those asked some fail: the others move the model for them."""
+    lost: list[str] = []
+
+    def tamper(asked: Message, answered: Message, client: str) -> Message:
+        if asked.metadata.message_type == "train":
+            answered.content[MODEL] = asked.content.array_records[MODEL]
+            if len(lost) < silent:
+                lost.append(client)
+                return Message(Error(code=5, reason="gone"), reply_to=asked)
+        return answered
+
+    settings = {"model": "linear", "num-clients": 20, "num-server-rounds": 1, "fraction-train": fraction}
+    run = federate(tamper=tamper, **{**GAME, **settings, "strategy": strategy, "quorum": 0.1})
+    event = run.events[0]
+    asked, good = len(event["train"]) + len(lost), len(event["train"])
+    assert len(lost) == silent and (strategy == "afedsv-plus" or asked == 20 * fraction)
+    among = good if strategy == "afedsv" else fraction * (20 - silent)  # drawn one by one, p stays what it was
+    assert sum(event["weights"].values()) == pytest.approx(good / among, rel=1e-3)
