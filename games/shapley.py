@@ -91,7 +91,7 @@ def estimate(
     memo = Memo(utility, n, checks.whole_number("budget", budget, least=1), known or {})
     cost = (1 << n) - len(known or {})
     if method == "auto":
-        dear = estimators.least_budget("cc", n) > memo.budget
+        dear = estimators.least_budget("cc", n) - 2 + memo.missing([0, memo.grand]) > memo.budget
         method = "exact" if cost <= memo.budget and n <= LARGEST_EXACT else "mc" if dear else "cc"
     if method == "exact":
         if n > LARGEST_EXACT or cost > memo.budget:

@@ -2,12 +2,14 @@
 
     U(S) = metric of  x - eta mean_{i in S} V_i,   V_i = x - theta_i
 
-A player is a client that answered well in this round. All coalitions that an estimator will ask for are found out
-first, with a dry run, and evaluated together (tasks/coalition_models.py).
+A player is a client that answered well in this round. Values sum to U(all) - U(nobody), which are always evaluated and
+are not counted in the budget: people are paid by values, and methods look at their signs. All coalitions that an
+estimator will ask for are found out first, with a dry run, and evaluated together (tasks/coalition_models.py).
 """
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -28,14 +30,14 @@ from coterie.wire.randomness import derive_seed
 
 log = logging.getLogger(__name__)
 
-INDIFFERENT = ("auto", "exact", "dmc", "cc")  # their differences do not depend on U(nobody) and U(all): never evaluated
-
 
 class GameSettings(MethodSettings):
     estimator: Literal["auto", "exact", "mc", "tmc", "dmc", "cc"] = setting(
         "auto", "How Shapley values are found; auto: exact within the budget, else cc, else mc."
     )
-    budget: int = setting(1024, "Most coalition models to evaluate in a round.", ge=1)
+    budget: int = setting(
+        1024, "Most coalition models to evaluate in a round, beside those of nobody and of all.", ge=1
+    )
     metric: Literal["auto", "accuracy", "balanced-accuracy", "loss"] = setting(
         "auto", "What a coalition's model is worth; auto: accuracy, for regression the negative loss."
     )
@@ -71,7 +73,7 @@ class ServerGame:
         models = [base, *[base | theta for theta in thetas]]
         budget = self.settings.budget
         method = self.settings.estimator if self.affords(self.settings.estimator, players) else "mc"
-        known = {frozenset[int](): 0.0, frozenset(range(players)): 0.0} if method in INDIFFERENT else {}
+        ends = [frozenset[int](), frozenset(range(players))]
         values: dict[frozenset[int], float] = {}
 
         def evaluate(coalitions: Sequence[frozenset[int]]) -> None:
@@ -85,16 +87,18 @@ class ServerGame:
 
         def run(of: Callable[[frozenset[int]], float]) -> Estimate:
             rng = np.random.default_rng(rng_seed)
+            known = {coalition: of(coalition) for coalition in ends}
             return estimate(of, players, method=method, budget=budget, rng=rng, known=known)
 
         if method != "tmc":  # what the others ask for does not depend on the answers
             asked: dict[frozenset[int], None] = {}
             run(lambda coalition: asked.setdefault(coalition) or 0.0)
             evaluate(list(asked))
-        return run(utility)
+        found = run(utility)
+        return replace(found, evaluations=found.evaluations + len(ends))
 
     def affords(self, method: str, players: int) -> bool:
-        return players < 2 or least_budget(method, players) <= self.settings.budget
+        return players < 2 or needed(method, players) <= self.settings.budget
 
     def check_budget(self, usual: int, most: int) -> None:
         """Refuse a budget with which the estimator cannot judge `usual` clients, or none can judge `most`."""
@@ -102,7 +106,7 @@ class ServerGame:
             if not self.affords(method, players):
                 raise RunFailed(
                     f"shapleyfl.budget = {self.settings.budget}, shapleyfl.estimator = {self.settings.estimator!r}: "
-                    f"a round with {players} clients takes {method} at least {least_budget(method, players)}; raise it"
+                    f"a round with {players} clients takes {method} at least {needed(method, players)}; raise it"
                 )
 
     def explained(self, base: Parts, thetas: Sequence[Parts]) -> np.ndarray | None:
@@ -111,6 +115,11 @@ class ServerGame:
         if not self.all_classes:
             return None
         return np.array([explained(network, samples, base, base | theta) for theta in thetas])
+
+
+def needed(method: str, players: int) -> int:
+    """The least budget: U(nobody) and U(all) are not counted in it."""
+    return least_budget(method, players) - 2
 
 
 def mixture(coalition: frozenset[int], players: int, step: float) -> list[float]:
