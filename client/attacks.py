@@ -93,6 +93,8 @@ class Attack:
                     sent[part] = np.full_like(sent[part], np.nan)
         else:
             parts = [part for part in WEIGHTS if part in sent]
+            if not parts:  # all of the model stays here
+                return sent
             old = np.concatenate([start[part].astype(np.float64) for part in parts])
             update = np.concatenate([trained[part].astype(np.float64) for part in parts]) - old
             new = old + self._spoiled(update, old, server_round)

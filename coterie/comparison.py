@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.client.data import partitioned
 from coterie.client.participant import pick_device
 from coterie.communication import communication, communication_table
 from coterie.estimators import compare_estimators
@@ -23,7 +24,8 @@ from coterie.simulate import configuration, prepare, simulate, worker_pool
 from coterie.strategies.registry import names as method_names
 from coterie.strategies.registry import resolve
 from coterie.tables import Rows, Table
-from coterie.wire.config import RunConfig, Value, choose
+from coterie.tasks.resolve import partition_kind, spec_of
+from coterie.wire.config import RunConfig, Value, choose, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
 
 SHOWN_FACTS = {  # of findings, beside the truth, and how their columns end
@@ -31,6 +33,7 @@ SHOWN_FACTS = {  # of findings, beside the truth, and how their columns end
     "precision": "precision",
     "recall": "recall",
 }
+MOST_NAMED = 8  # clients with names of their own that have columns
 
 
 def compare(
@@ -69,8 +72,8 @@ def compare(
             else:
                 choose("strategies", name, method_names())
         planned = [
-            Planned(cell, seed, prepare({**values, **chosen.cells[cell], **given, "strategy": name, "seed": seed}))
-            for cell in (quick and chosen.quick_cells) or chosen.cells
+            Planned(cell, seed, prepare({**values, **different, **given, "strategy": name, "seed": seed}))
+            for cell, different in chosen.chosen_cells(quick, given).items()
             for name in names
             for seed in numbers
         ]
@@ -115,7 +118,10 @@ def compare_methods(
     with worker_pool(workers) as pool:
         base = new_run_dir({**planned[0].config, "strategy": name or "compare"})
         results = [(plan, *_result_of(plan, base, pool, progress)) for plan in planned]
-    rows = {cell: summarise(names, [told for plan, told, _ in results if plan.cell == cell]) for cell in tasks}
+    called = {plan.cell: client_names(plan.config) for plan in planned}
+    rows = {
+        cell: summarise(names, [told for plan, told, _ in results if plan.cell == cell], called[cell]) for cell in tasks
+    }
     if not any("seconds" in row for cell in rows.values() for row in cell):
         raise RunFailed(f"no run came to its end. The first one: {results[0][1]['failed']}")
     written = (
@@ -124,8 +130,8 @@ def compare_methods(
     write_json(base / "comparison.json", written)
     tables, pictures = [], []
     for cell, task in tasks.items():
-        metric = metric_of(rows[cell], preset)
-        tables.append(comparison_table(rows[cell], cell, task, seeds, metric, preset))
+        metric = metric_of(rows[cell], str(planned[0].config["shapleyfl.metric"]), preset)
+        tables.append(comparison_table(rows[cell], cell, task, seeds, metric, preset, list(called[cell].values())))
         ended = [(plan.strategy, run) for plan, _, run in results if run and plan.cell == cell]
         lines = {name: [_means_by_round(run, metric) for mine, run in ended if mine == name] for name in names}
         if any(len(line) > 1 for several in lines.values() for line in several):
@@ -171,8 +177,19 @@ def _common(configs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     return {key: value for key, value in configs[0].items() if all(other[key] == value for other in configs)}
 
 
-def summarise(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Mean and standard deviation over the seeds that came to an end, a row for each method; and why the others did not."""
+def client_names(config: Mapping[str, Value]) -> dict[str, str]:
+    """What the data call their clients, by the names that they have in a run; none where a table has no room for them."""
+    settings = RunConfig.parse(split_sections(config)[0])
+    if partition_kind(spec_of(settings), settings.partition) != "natural" or settings.num_clients > MOST_NAMED:
+        return {}
+    return {str(i): owner for i, owner in enumerate(partitioned(settings, settings.num_clients)[0].owners)}
+
+
+def summarise(
+    names: Sequence[str], results: Sequence[Mapping[str, Any]], called: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Mean and standard deviation over the seeds that came to an end, a row for each method; and why the others did not.
+    Clients that are called by a name have figures of their own."""
     rows = []
     for name in names:
         every = [result for result in results if result["strategy"] == name]
@@ -190,12 +207,20 @@ def summarise(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> lis
                 pick = max if metric.startswith("loss") else min
                 if not metric.endswith("-weighted"):
                     row[f"{kind}.worst-{metric}"] = _spread([pick(_values_of(result, kind, metric)) for result in mine])
+                for client, owner in called.items():
+                    if own := [v[metric] for result in mine if metric in (v := _client(result, kind, client))]:
+                        row[f"{kind}.{metric}.{owner}"] = _spread(own)
         for finding in mine[0]["findings"]:
             told = [result["findings"][finding].facts for result in mine if finding in result["findings"]]
             for fact, column in SHOWN_FACTS.items():
                 if known := [facts[fact] for facts in told if facts.get(fact) is not None]:
                     row[f"{finding}-{column}"] = _spread(known)
     return rows
+
+
+def _client(result: Mapping[str, Any], kind: str, client: str) -> Mapping[str, float]:
+    found: Mapping[str, float] = result["models"][kind]["clients"].get(client, {})
+    return found
 
 
 def _values_of(result: Mapping[str, Any], kind: str, metric: str) -> list[float]:
@@ -206,16 +231,22 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
 
 
-def metric_of(rows: Sequence[Mapping[str, Any]], preset: Methods) -> str:
-    """What methods are compared by."""
-    wanted = preset.metric.removesuffix("-weighted")
+def metric_of(rows: Sequence[Mapping[str, Any]], of_game: str, preset: Methods) -> str:
+    """What methods are compared by: the kind of accuracy that the server's game was told to go by, else the preset's."""
+    wanted = of_game if of_game.endswith("accuracy") else preset.metric.removesuffix("-weighted")
     return wanted if any(f"personal.{wanted}" in row for row in rows) else "loss"
 
 
 def comparison_table(
-    rows: Sequence[Mapping[str, Any]], cell: str, task: str, seeds: Sequence[int], metric: str, preset: Methods
+    rows: Sequence[Mapping[str, Any]],
+    cell: str,
+    task: str,
+    seeds: Sequence[int],
+    metric: str,
+    preset: Methods,
+    clients: Sequence[str],
 ) -> Table:
-    """The table of one cell."""
+    """The table of one cell, with columns for the clients that have names."""
     paper = {name: value for (where, which, name), value in preset.paper.items() if (where, which) == (task, cell)}
     scale = 1 if metric == "loss" else 100
     where = task if cell in ("", task) else f"{task}, {cell}"
@@ -225,6 +256,7 @@ def comparison_table(
         f"personal.{metric}-weighted": "by samples",
         f"personal.worst-{metric}": "worst client",
         f"global.{metric}": "global",
+        **{f"personal.{metric}.{client}": client for client in clients},
     }
     correlations = sorted({key for row in rows for key in row if key.endswith("-overlap-correlation")})
     rates = [key for key in ("suspects-precision", "suspects-recall") if any(key in row for row in rows)]

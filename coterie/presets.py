@@ -34,6 +34,18 @@ class Methods(Preset):
     paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # (task, cell, strategy) -> percent
     communication: bool = False  # also print what travels, for this model and for large ones
 
+    def chosen_cells(self, quick: bool, given: Mapping[str, Value]) -> dict[str, Mapping[str, Value]]:
+        """The cells that are left when `given` goes before what they say: those that say the same; else none twice."""
+        touched = {name: [key for key in own if key in given] for name, own in self.cells.items()}
+        same = [name for name, keys in touched.items() if keys and all(self.cells[name][k] == given[k] for k in keys)]
+        if not same and all(touched.values()):  # none of them is left: one without a name
+            return {"": next(iter(self.cells.values()))}
+        chosen: dict[str, Mapping[str, Value]] = {}
+        for name in same or (quick and self.quick_cells) or self.cells:
+            if {**self.cells[name], **given} not in [{**own, **given} for own in chosen.values()]:
+                chosen[name] = self.cells[name]
+        return chosen
+
 
 class Estimators(Preset):
     """Estimators of the Shapley value (coterie/estimators.py)."""

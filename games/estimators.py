@@ -28,6 +28,16 @@ Result = tuple[FloatArray, FloatArray]
 Differences = tuple[dict[int, dict[int, float]], list[FloatArray]]
 
 
+def least_budget(method: str, n: int) -> int:
+    """With so many evaluations a method has values of n players, whatever it draws; `auto` has them with those of `mc`."""
+    needed = {
+        "exact": 1 << n,
+        "dmc": 2 + n * (n - 1),
+        "cc": 2 + sum(2 * math.ceil(n / size) for size in range(1, n // 2 + 1)),
+    }
+    return min(needed.get(method, n + 1), 1 << n)
+
+
 def permutations(memo: Memo, rng: np.random.Generator, *, antithetic: bool, tolerance: float | None = None) -> Result:
     """Mean marginals over random orders; with a tolerance an order is cut off once v is that close to v(N)."""
     n, rows = memo.n, []
@@ -48,7 +58,7 @@ def permutations(memo: Memo, rng: np.random.Generator, *, antithetic: bool, tole
         if memo.complete:
             break
     if not rows:
-        least = 2 * n if antithetic else n + 1
+        least = 2 * n if antithetic else least_budget("mc", n)
         raise ValueError(f"budget={memo.budget} does not pay for one order of {n} players: give at least {least}")
     marginals = np.array(rows)  # (orders, players)
     spread = marginals.std(axis=0, ddof=1) if len(rows) > 1 else np.full(n, np.nan)
@@ -131,7 +141,7 @@ def _draw_differences(memo: Memo, rng: np.random.Generator, pivot: int, others: 
                 joined, replaced = mask | 1 << player, mask | 1 << pivot
                 if not memo.affords([0, memo.grand, joined, replaced]):
                     if turn == 0:
-                        least = 2 + n * (n - 1)
+                        least = least_budget("dmc", n)
                         raise ValueError(f"budget={memo.budget} does not fill every stratum: give dmc at least {least}")
                     return draws
                 row[player] = draws[size][0][player][mask] = memo(joined) - memo(replaced)
@@ -200,7 +210,7 @@ def _draw_complements(memo: Memo, rng: np.random.Generator) -> list[dict[int, fl
                     mask, complement = min(mask, complement), max(mask, complement)
                 if not memo.affords([0, memo.grand, mask, complement]):
                     if turn == 0:
-                        least = 2 + sum(2 * math.ceil(n / size) for size in range(1, n // 2 + 1))
+                        least = least_budget("cc", n)
                         raise ValueError(f"budget={memo.budget} does not cover every size: give cc at least {least}")
                     return draws
                 draws[size - 1][mask] = memo(mask) - memo(complement)

@@ -5,7 +5,7 @@
 `estimate` runs one of several methods over one memory of utilities and one budget of distinct evaluations:
 `exact` (all 2^n coalitions), `mc` (random orders), `tmc` (truncated orders), `dmc` (differences to a pivot; ShapleyFL,
 Sun et al. 2023), `cc` (complementary contributions; Zhang et al. 2023), and `auto`: exact when that costs no more than
-the budget, else cc.
+the budget, else cc, else mc where the budget is too small for that.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def estimate(
     memo = Memo(utility, n, checks.whole_number("budget", budget, least=1), known or {})
     cost = (1 << n) - len(known or {})
     if method == "auto":
-        method = "exact" if cost <= memo.budget and n <= LARGEST_EXACT else "cc"
+        dear = estimators.least_budget("cc", n) - 2 + memo.missing([0, memo.grand]) > memo.budget
+        method = "exact" if cost <= memo.budget and n <= LARGEST_EXACT else "mc" if dear else "cc"
     if method == "exact":
         if n > LARGEST_EXACT or cost > memo.budget:
             raise ValueError(

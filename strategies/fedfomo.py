@@ -11,7 +11,7 @@ The server prefers, for each client, the models that helped it before, and explo
     P_ij <- P_ij + w_ij
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ class FedFomo(Method):
         chosen: dict[str, list[str]] = {}  # who stands behind the rows sent to a client
 
         def orders(clients: list[str]) -> Iterable[Sent]:
-            order = FomoOrder(round.number, upload=self.uploads(), keep=self.uploads())
+            order = FomoOrder(round.number, upload=self.uploads(), keep=tuple(self.layout.parts))
             for client in clients:
                 chosen[client] = self.choose(client, round.number)
                 rows = [self.models[other] for other in chosen[client]]
@@ -67,6 +67,10 @@ class FedFomo(Method):
 
         updates = round.train(orders)
         round.tell(weights=self.learn(chosen, updates))
+
+    def uploads(self) -> tuple[str, ...]:
+        stays = STATISTICS if self.config.buffers == "local" else ()
+        return tuple(part for part in self.layout.parts if part not in stays)
 
     def learn(self, chosen: Mapping[str, list[str]], updates: Mapping[str, Update]) -> dict[str, dict[str, float]]:
         """Keep the models and what they were worth to others; the weights that can be."""
@@ -105,15 +109,16 @@ class FedFomo(Method):
         network.load(me.store.own_parts(order.round))
         weights = np.zeros(0)
         if OTHERS in records.array_records:
-            weights = move(network, records.array_records[OTHERS], me.validation_samples())
+            weights = move(network, records.array_records[OTHERS], me.validation_samples(), order.upload)
         return train_from(me, order, network, more={"weights": weights.tolist()})
 
 
-def move(network: Network, others: ArrayRecord, validation: Samples) -> np.ndarray:
-    """Change `network` (theta_i) in place; the weights of the others, by position. Without validation data nothing moves."""
-    own = network.dump()
+def move(network: Network, others: ArrayRecord, validation: Samples, shared: Sequence[str] | None = None) -> np.ndarray:
+    """Change the parts of `network` (theta_i) that are shared (None: all) in place; the weights of the others, by position.
+    Without validation data nothing moves."""
+    own = network.dump(shared)
     count = next((place.array.shape[0] for place in part_places(others).values() if len(place.array.shape) == 2), 0)
-    rows = checked_parts(others, network.like(rows=count))
+    rows = checked_parts(others, network.like(shared, rows=count))
     if not len(validation):
         return np.zeros(count)
     own_loss = evaluate(network, validation)["loss"]

@@ -33,6 +33,10 @@ class FedSV(FedAvg):
         self.value: dict[str, float] = {}
         self.evidence = Evidence()
 
+    def begin(self) -> None:
+        number = self.share_of(self.federation.clients)
+        self.game.check_budget(number, number)
+
     def aggregate(self, round: Round, updates: Mapping[str, Update]) -> None:
         clients, thetas = list(updates), [update.parts for update in updates.values()]
         found = self.game.play(self.model, thetas, derive_seed(self.config.seed, "shapley", round.number))

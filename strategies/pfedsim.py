@@ -21,7 +21,7 @@ from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
 from coterie.strategies.method import MethodSettings, setting
 from coterie.strategies.pool import ModelPool
-from coterie.strategies.rounds import Round
+from coterie.strategies.rounds import Round, exactly
 from coterie.wire.arrays import Parts
 from coterie.wire.messages import Sent
 
@@ -46,8 +46,9 @@ class PFedSim(FedAvg):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.warmup_rounds: int = math.floor(self.settings.warmup * self.config.num_server_rounds)
-        self.pool = ModelPool(self.layout.parts, Path(self.config.run_dir) / "pool", self.settings.store)
+        self.warmup_rounds: int = math.floor(exactly(self.settings.warmup) * self.config.num_server_rounds)
+        shared = {part: self.layout.parts[part] for part in self.uploads()}  # the others stay with their clients
+        self.pool = ModelPool(shared, Path(self.config.run_dir) / "pool", self.settings.store)
         self.similarity = np.zeros((0, 0))  # in the order of the pool's clients
 
     def begin(self) -> None:
@@ -75,18 +76,19 @@ class PFedSim(FedAvg):
         self.aggregate(round, updates)
         round.tell(phase="warm-up")
         if round.number == self.warmup_rounds:
-            extractor = {part: value for part, value in self.model.items() if part != "classifier"}
+            extractor = {part: self.model[part] for part in self.uploads() if part != "classifier"}
             for client in self.pool.clients:
                 self.pool.put(client, extractor)
             self.refresh(list(range(len(self.pool))))
 
     def mixed(self, clients: list[str]) -> list[Parts]:
         """The models of all these clients, in one product. Who never trained has the last global model."""
-        models = {client: dict(self.model) for client in clients}
+        shared = {part: self.model[part] for part in self.uploads()}
+        models = {client: dict(shared) for client in clients}
         known = [client for client in clients if client in self.pool]
         if known:
             weights = aggregation_weights(self.similarity[[self.pool.index(c) for c in known]])  # (known, pool)
-            for part in self.layout.parts:
+            for part in shared:
                 own = part == "classifier"
                 rows = [self.pool.get(c, part) for c in known] if own else self.pool.mixed(weights, part)
                 for client, row in zip(known, rows, strict=True):

@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -57,7 +58,7 @@ class Round:
             self.event["left-out"] = in_words(done.failed)
             for name, error in done.failed.items():
                 log.warning("round %d: client %s is left out: %s", self.number, name, error)
-            needed = max(1, math.ceil(self.config.quorum * len(asked)))
+            needed = max(1, math.ceil(exactly(self.config.quorum) * len(asked)))
             if len(done.good) >= needed:
                 updates = done.good
                 self.tell(train={name: {"num-samples": u.num_samples, **u.metrics} for name, u in updates.items()})
@@ -152,6 +153,11 @@ class Exchanged(Generic[T]):
             self.bytes_down | other.bytes_down,
             self.bytes_up | other.bytes_up,
         )
+
+
+def exactly(share: float) -> Fraction:
+    """The number that was typed: 0.29 of 100 rounds are 29, and not the 28.999... of binary numbers."""
+    return Fraction(repr(float(share)))
 
 
 def in_words(failed: Mapping[str, Refused]) -> dict[str, str]:

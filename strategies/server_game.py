@@ -2,15 +2,18 @@
 
     U(S) = metric of  x - eta mean_{i in S} V_i,   V_i = x - theta_i
 
-A player is a client that answered well in this round. All coalitions that an estimator will ask for are found out
-first, with a dry run, and evaluated together (tasks/coalition_models.py).
+A player is a client that answered well in this round. Values sum to U(all) - U(nobody), which are always evaluated and
+are not counted in the budget: people are paid by values, and methods look at their signs. All coalitions that an
+estimator will ask for are found out first, with a dry run, and evaluated together (tasks/coalition_models.py).
 """
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+from coterie.games.estimators import least_budget
 from coterie.games.shapley import Estimate, estimate
 from coterie.strategies.method import MethodSettings, setting
 from coterie.tasks.coalition_models import CoalitionModels
@@ -26,14 +29,14 @@ from coterie.wire.randomness import derive_seed
 
 log = logging.getLogger(__name__)
 
-INDIFFERENT = ("auto", "exact", "dmc", "cc")  # their differences do not depend on U(nobody) and U(all): never evaluated
-
 
 class GameSettings(MethodSettings):
     estimator: Literal["auto", "exact", "mc", "tmc", "dmc", "cc"] = setting(
-        "auto", "How Shapley values are found; auto: exact within the budget, else cc."
+        "auto", "How Shapley values are found; auto: exact within the budget, else cc, else mc."
     )
-    budget: int = setting(1024, "Most coalition models to evaluate in a round.", ge=1)
+    budget: int = setting(
+        1024, "Most coalition models to evaluate in a round, beside those of nobody and of all.", ge=1
+    )
     metric: Literal["auto", "accuracy", "balanced-accuracy", "loss"] = setting(
         "auto", "What a coalition's model is worth; auto: accuracy, for regression the negative loss."
     )
@@ -58,13 +61,18 @@ class ServerGame:
             log.warning("server-data has no sample of label %s: suspects are found by their worth alone", min(missing))
 
     def play(self, base: Parts, thetas: Sequence[Parts], rng_seed: int, step: float = 1.0) -> Estimate | None:
-        """The Shapley values of the models `thetas` that started from `base`; None for fewer than two."""
+        """The Shapley values of the models `thetas` that started from `base`; None for fewer than two. An estimator that is
+        too dear for so many gives way to mc."""
         players = len(thetas)
         if players < 2:
             return None
+        if not self.affords("mc", players):  # more clients joined than were there when the budget was checked
+            log.warning("shapleyfl.budget = %d: %d clients are not judged in this round", self.settings.budget, players)
+            return None
         models = [base, *[base | theta for theta in thetas]]
-        method, budget = self.settings.estimator, self.settings.budget
-        known = {frozenset[int](): 0.0, frozenset(range(players)): 0.0} if method in INDIFFERENT else {}
+        budget = self.settings.budget
+        method = self.settings.estimator if self.affords(self.settings.estimator, players) else "mc"
+        ends = [frozenset[int](), frozenset(range(players))]
         values: dict[frozenset[int], float] = {}
 
         def evaluate(coalitions: Sequence[frozenset[int]]) -> None:
@@ -78,16 +86,27 @@ class ServerGame:
 
         def run(of: Callable[[frozenset[int]], float]) -> Estimate:
             rng = np.random.default_rng(rng_seed)
+            known = {coalition: of(coalition) for coalition in ends}
             return estimate(of, players, method=method, budget=budget, rng=rng, known=known)
 
-        try:
-            if method != "tmc":  # what the others ask for does not depend on the answers
-                asked: dict[frozenset[int], None] = {}
-                run(lambda coalition: asked.setdefault(coalition) or 0.0)
-                evaluate(list(asked))
-            return run(utility)
-        except ValueError as error:
-            raise RunFailed(f"shapleyfl.budget = {budget}, shapleyfl.estimator = {method!r}: {error}") from None
+        if method != "tmc":  # what the others ask for does not depend on the answers
+            asked: dict[frozenset[int], None] = {}
+            run(lambda coalition: asked.setdefault(coalition) or 0.0)
+            evaluate(list(asked))
+        found = run(utility)
+        return replace(found, evaluations=found.evaluations + len(ends))
+
+    def affords(self, method: str, players: int) -> bool:
+        return players < 2 or needed(method, players) <= self.settings.budget
+
+    def check_budget(self, usual: int, most: int) -> None:
+        """Refuse a budget with which the estimator cannot judge `usual` clients, or none can judge `most`."""
+        for method, players in ((self.settings.estimator, usual), ("mc", most)):
+            if not self.affords(method, players):
+                raise RunFailed(
+                    f"shapleyfl.budget = {self.settings.budget}, shapleyfl.estimator = {self.settings.estimator!r}: "
+                    f"a round with {players} clients takes {method} at least {needed(method, players)}; raise it"
+                )
 
     def explained(self, base: Parts, thetas: Sequence[Parts]) -> np.ndarray | None:
         """How much of each update right labels explain (tasks/explained.py); None if the server lacks samples to tell."""
@@ -95,6 +114,11 @@ class ServerGame:
         if not self.all_classes:
             return None
         return np.array([explained(network, samples, base, base | theta) for theta in thetas])
+
+
+def needed(method: str, players: int) -> int:
+    """The least budget: U(nobody) and U(all) are not counted in it."""
+    return least_budget(method, players) - 2
 
 
 def mixture(coalition: frozenset[int], players: int, step: float) -> list[float]:

@@ -3,20 +3,22 @@
 In a round with clients C the server plays a game on its validation data (strategies/server_game.py). With the Shapley values:
 
     NSV_i = (SV_i - min SV) / (max SV - min SV)          SSV_i <- beta SSV_i + (1 - beta) NSV_i      for i in C
-    w_i = SSV_i / sum_all SSV                            x <- x - eta sum_{i in C} w_i / p_i V_i
+    w_i = SSV_i / sum_present SSV                        x <- x - eta sum_{i in C} w_i / p_i V_i
 
 AFedSV draws all clients alike, p_i = m / N. AFedSV+ draws client i with the probability p_i that makes the variance of
 the step smallest (games/sampling.py), but not below a floor: who was found useless must be able to come back.
 
-Where the paper is silent: a client's first SSV is 0.5. Equal values, or a single client, leave SSV as it is. A client
-whose answer cannot be used (NaN, a wrong shape) has NSV 0; one that did not answer keeps what it had. Running
-statistics are averaged with the same weights, normalised, because sum w/p is not 1. An update longer than `clip` times
-the median is shortened to that in the step, because even a small weight of a huge update is huge; in the game it is as it
-was sent, because shortened it would not show its harm. p comes from the weights before the round and w from those after
-it: a client that was drawn against the odds and then does well would move the model alone, so w/p is bounded.
+Where the paper is silent: w and p are over the clients that can take part in this round, or the step would shrink when
+others leave; who is away keeps its SSV. A client's first SSV is 0.5. Equal values, or a single client, leave SSV as it
+is. A client whose answer cannot be used (NaN, a wrong shape) has NSV 0; one that did not answer keeps what it had.
+Running statistics are averaged with the same weights, normalised, because sum w/p is not 1. An update longer than
+`clip` times the median is shortened to that in the step, because even a small weight of a huge update is huge; in the
+game it is as it was sent, because shortened it would not show its harm. p comes from the weights before the round and w
+from those after it: a client that was drawn against the odds and then does well would move the model alone, so w/p is
+bounded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,7 +59,7 @@ class AFedSV(FedAvg):
     Settings = ShapleyFLSettings
     saved = ("contribution", "evidence")
     needs_server_data = True
-    redraws = False  # whether a draw of clients may be empty, and is then repeated
+    redraws = False  # whether any number of clients may be drawn; where nobody was, the draw is repeated
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,6 +68,11 @@ class AFedSV(FedAvg):
         self.evidence = Evidence()
         self.probability: dict[str, float] = {}  # of taking part in this round
         self.empty_draws = 0
+
+    def begin(self) -> None:
+        clients = self.federation.clients
+        usual = self.share_of(clients)
+        self.game.check_budget(usual, len(clients) if self.redraws else usual)
 
     # Who takes part.
 
@@ -80,11 +87,14 @@ class AFedSV(FedAvg):
         for client in clients:
             self.contribution.setdefault(client, FIRST)
 
-    def weights(self) -> dict[str, float]:
-        """w of every client ever met; equal if nobody contributed anything."""
-        total = sum(self.contribution.values())
-        number = len(self.contribution)
-        return {client: value / total if total > 0 else 1 / number for client, value in self.contribution.items()}
+    def weights(self, clients: Collection[str]) -> dict[str, float]:
+        """w among the clients that can take part; equal if nobody of them contributed anything."""
+        total = sum(self.contribution[client] for client in clients)
+        return {client: self.contribution[client] / total if total > 0 else 1 / len(clients) for client in clients}
+
+    def present(self, clients: list[str], answered: int) -> dict[str, float]:
+        """p of these clients, now that the others turned out to be away: so many of them answered."""
+        return dict.fromkeys(clients, answered / len(clients))
 
     # What becomes of the answers.
 
@@ -100,7 +110,10 @@ class AFedSV(FedAvg):
         explained = self.game.explained(self.model, sent)
         self.evidence.learn(clients, found.values if found else None, explained, unusable)
         self.learn(unusable, np.zeros(len(unusable)))
-        factors = self.factors(clients, self.weights())
+        silent = set(round.left_out) - set(unusable)
+        present = [client for client in self.probability if client not in silent]
+        self.probability = self.present(present, len(clients) + len(unusable))
+        factors = self.factors(clients, self.weights(present))
         thetas = shortened(self.model, sent, self.settings.clip)
         self.model = self.model | moved(self.model, thetas, factors, self.settings.step)
         round.tell(
@@ -139,7 +152,7 @@ class AFedSVPlus(AFedSV):
             return []
         self.meet(clients)
         number = self.share_of(clients)
-        weights = self.weights()
+        weights = self.weights(clients)
         probabilities = inclusion_probabilities(
             [weights[client] for client in clients], number, floor=self.settings.floor * number / len(clients)
         )
@@ -147,6 +160,9 @@ class AFedSVPlus(AFedSV):
         self.probability = dict(zip(clients, probabilities.tolist(), strict=True))
         self.empty_draws = draw.empty_draws
         return [clients[i] for i in draw.selected]
+
+    def present(self, clients: list[str], answered: int) -> dict[str, float]:
+        return {client: self.probability[client] for client in clients}
 
 
 def moved(base: Parts, thetas: list[Parts], factors: np.ndarray, step: float) -> Parts:

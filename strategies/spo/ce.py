@@ -27,7 +27,7 @@ from coterie.games.equilibrium import (
 from coterie.games.preferences import even
 from coterie.strategies.fedavg import sample_weights
 from coterie.strategies.findings import Finding
-from coterie.strategies.rounds import Round, by_name, in_words
+from coterie.strategies.rounds import Round, by_name, exactly, in_words
 from coterie.strategies.spo import SPO
 from coterie.tasks.models import STATISTICS
 from coterie.tasks.parts import average
@@ -48,7 +48,7 @@ class CE(SPO):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.exploring = max(1, math.floor(self.settings.explore * self.config.num_server_rounds))
+        self.exploring = max(1, math.floor(exactly(self.settings.explore) * self.config.num_server_rounds))
         self.coalitions: list[list[str]] = []
         self.models: list[Parts] = []  # of each coalition
         self.violations: list[dict[str, Any]] = []

@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 from coterie.cli.main import main
 from coterie.strategies.registry import BUILT_IN as METHODS
 from coterie.strategies.registry import parse_config
 
+import coterie
 from coterie.presets import PRESETS, SCENARIOS, Methods
 
 
@@ -57,3 +59,51 @@ def test_five_scenarios_in_small(tmp_path, capsys):
         assert [row["strategy"] for row in cell] == ["fedavg", "afedsv-plus"]
         assert "suspects-recall" in cell[1] and "suspects-recall" not in cell[0]
     assert "recall" in capsys.readouterr().out
+
+
+def test_what_is_given_leaves_no_cell_to_be_run_twice(tmp_path):
+    cells = {name: preset.cells for name, preset in PRESETS.items() if isinstance(preset, Methods)}
+    for name, quick, given, expected in (
+        ("pfedsv-table1", False, {}, ["mnist", "fashion-mnist", "cifar10"]),
+        ("pfedsv-table1", True, {}, ["mnist"]),
+        ("pfedsv-table1", False, {"task": "cifar10"}, ["cifar10"]),
+        ("pfedsv-table1", True, {"task": "cifar10"}, ["cifar10"]),
+        ("pfedsv-table1", False, {"task": "digits"}, [""]),
+        ("pfedsv-table1", False, {"num-clients": 4}, ["mnist", "fashion-mnist", "cifar10"]),
+        ("pfedsv-privacy", False, {"privacy.noise-multiplier": 1.5}, ["sigma-0", "sigma-1"]),
+        ("shapleyfl-heart", False, {"attack.clients": "1"}, ["all-honest", "one-random"]),
+        ("shapleyfl-cifar10", True, {"attack.kind": "open-set"}, ["open-set"]),
+    ):
+        assert list(PRESETS[name].chosen_cells(quick, given)) == expected, (name, given)
+        assert set(expected) <= {"", *cells[name]}
+    arguments = ["compare", "--preset", "pfedsv-table1", "--quick", "--task", "digits", "--strategies", "local"]
+    arguments += ["--num-server-rounds", "1", "--num-clients", "6", "--model", "linear", "--workers", "0"]
+    rows = command([*arguments, "--test-fraction", "0.2"], tmp_path / "run")["rows"]
+    assert list(rows) == [""] and (tmp_path / "run" / "local-seed1" / "result.json").exists()
+
+
+def test_a_table_has_the_metric_and_the_clients_by_their_names(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    lines = ["a,b,label,owner"]
+    for ward, flip in (("north", 0), ("south", 1)):
+        lines += [f"{x:.3f},{y:.3f},{int(x > 0.8) ^ (flip * int(y > 0))},{ward}" for x, y in rng.normal(size=(150, 2))]
+    (tmp_path / "wards.csv").write_text("\n".join(lines) + "\n")
+    compared = coterie.compare(
+        ["local", "fedavg"],
+        task="own",
+        data=str(tmp_path / "wards.csv"),
+        model="linear",
+        num_server_rounds=2,
+        run_dir=tmp_path / "run",
+        settings={"shapleyfl.metric": "balanced-accuracy"},
+        workers=0,
+        progress=False,
+    )
+    table = compared.tables[0]
+    assert table.title.startswith("Test balanced-accuracy on own") and list(table.head[-3:-1]) == ["north", "south"]
+    for run, shown in zip(compared.runs, table.rows, strict=True):
+        tested = [row["personal.balanced-accuracy"] for row in run.clients]  # north first, as in the file
+        assert [float(text) for text in shown[-3:-1]] == pytest.approx([100 * value for value in tested], abs=0.006)
+        assert float(shown[1]) == pytest.approx(100 * np.mean(tested), abs=0.006)
+        assert float(shown[3]) == pytest.approx(100 * min(tested), abs=0.006)
+        assert tested != [row["personal.accuracy"] for row in run.clients]

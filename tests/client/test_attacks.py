@@ -183,3 +183,11 @@ def test_an_unknown_attack_in_a_node_configuration_is_named(federate, monkeypatc
     context.node_config["attack"] = "signflip"
     with pytest.raises(ConfigError, match="did you mean 'sign-flip'"):
         Participant.of(context).attack()
+
+
+@pytest.mark.parametrize("kind", ["closed-set", "sign-flip", "stale"])
+def test_bad_clients_that_share_nothing_train_all_the_same(federate, kind):
+    run = federate(strategy="local", model="mlp", **{"attack.kind": kind, "attack.clients": "1"})
+    assert all(event["left-out"] == {} and set(event["train"]) == set("0123") for event in run.events)
+    initial = federate(strategy="local", model="mlp", num_server_rounds=1, learning_rate=1e-12).state("1")
+    assert not np.allclose(run.state("1")["extractor"], initial["extractor"], atol=1e-3)

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from coterie.games.estimators import least_budget
 from coterie.games.shapley import estimate, normalise, shapley_from_table, shapley_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -311,3 +312,22 @@ def test_too_small_a_budget_names_one_that_is_enough(method, n):
     enough = int(str(caught.value).split("at least ")[1])
     for seed in range(20):
         shapley_values(utility, n, method=method, budget=enough, rng=np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("method", ["auto", "exact", *SAMPLERS])
+def test_the_least_budget_pays_for_every_draw(method):
+    for players, seed in itertools.product(range(2, 9), range(10)):
+        utility, least = random_game(players, seed), least_budget(method, players)
+        found = estimate(utility, players, method=method, budget=least, rng=np.random.default_rng(seed))
+        assert found.evaluations <= least
+        if method != "tmc":
+            total = utility(frozenset(range(players))) - utility(frozenset())
+            assert found.values.sum() == pytest.approx(total)
+
+
+def test_auto_takes_what_the_budget_pays_for():
+    ran = {
+        budget: estimate(random_game(8, 0), 8, method="auto", budget=budget, rng=np.random.default_rng(0)).method
+        for budget in (9, 35, 36, 255, 256)  # cc of eight: 2 + 2 (8 + 4 + 3 + 2)
+    }
+    assert ran == {9: "mc", 35: "mc", 36: "cc", 255: "cc", 256: "exact"}

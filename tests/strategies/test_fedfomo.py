@@ -176,3 +176,15 @@ def test_rows_are_the_last_models_of_others(federate):
         waiting[client] = unpack(answer.content.array_records["model"])["extractor"]
     assert set(latest) == {"0", "1", "2", "3"}
     assert all(set(told) == set(run.grid.contexts and ["0", "1", "2", "3"]) for told in [run.events[-1]["weights"]])
+
+
+def test_statistics_stay_with_clients_where_they_are_local(federate):
+    run = federate(strategy="fedfomo", model="cnn-bn", buffers="local", num_server_rounds=3)
+    assert any(weight > 0 for event in run.events for told in event["weights"].values() for weight in told.values())
+    asked = [message for _, message in run.grid.sent if message.metadata.message_type == "train.fomo"]
+    for message in asked:
+        others = message.content.array_records.get("others")
+        assert others is None or set(unpack(others)) == {"extractor", "norm", "classifier"}
+    answered = [a for (_, m), (_, a) in zip(run.grid.sent, run.grid.answered, strict=True) if m in asked]
+    assert all(set(unpack(a.content.array_records["model"])) == {"extractor", "norm", "classifier"} for a in answered)
+    assert "buffers" in run.state("0") and not np.array_equal(run.state("0")["buffers"], run.state("1")["buffers"])

@@ -149,3 +149,33 @@ def test_the_matrix_is_written_beside_the_truth(federate, tmp_path):
     np.testing.assert_allclose(similarity.values, similarity.values.T, rtol=1e-5)
     assert 'alt="similarity"' in (tmp_path / "run" / "report.html").read_text()
     assert -1 <= similarity.facts["correlation-with-label-overlap"] <= 1
+
+
+def test_statistics_that_stay_with_clients_are_not_in_the_pool(federate):
+    settings = {**PERSONAL, "model": "cnn-bn", "buffers": "local", "pfedsim.store": "disk"}
+    run = federate(**settings)
+    assert [event["phase"] for event in run.events] == ["warm-up", "warm-up", "personal", "personal"]
+    assert all(event["left-out"] == {} and event["not-tested"] == {} for event in run.events)
+    weights = {"extractor", "norm", "classifier"}
+    for number in range(1, 5):
+        told = [*run.sent(number).values(), *run.uploaded(number).values(), *run.sent(number, "evaluate").values()]
+        assert len(told) == 12 and all(set(parts) == weights for parts in told)
+    assert {path.stem for path in (run.path / "pool").iterdir()} == weights
+    assert not np.array_equal(run.state("0")["buffers"], run.state("1")["buffers"])
+    uploaded = run.uploaded(3)
+    row = np.array([similarity_by_hand(*(uploaded[n]["classifier"][:-10] for n in "0" + j), 10) for j in "0123"])
+    row[0] = 9.21
+    mean = sum(w * uploaded[j]["extractor"].astype(float) for w, j in zip(row / row.sum(), "0123", strict=True))
+    np.testing.assert_allclose(run.sent(4)["0"]["extractor"], mean, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("warmup", "rounds", "expected"), [(0.29, 100, 29), (0.5, 5, 2), (0.57, 100, 57), (1, 7, 7)])
+def test_the_share_of_rounds_is_that_of_the_number_typed(warmup, rounds, expected):
+    from coterie.server.app import initial_layout
+    from coterie.strategies.registry import method_of, parse_config
+
+    values = {"model": "mlp", "num-server-rounds": rounds, "pfedsim.warmup": warmup, "spo.explore": warmup}
+    config, settings = parse_config(values)
+    layout = initial_layout(config)
+    assert method_of("pfedsim")(config, settings["pfedsim"], layout).warmup_rounds == expected
+    assert method_of("ce")(config, settings["spo"], layout).exploring == expected

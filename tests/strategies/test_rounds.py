@@ -205,6 +205,17 @@ def test_quorum_is_a_share_of_those_asked(quorum, good, goes_on, federate):
             federate(tamper=tamper, **settings)
 
 
+def test_the_quorum_is_that_of_the_number_typed(federate):
+    """0.28 of 25 clients are 7, though 0.28 * 25 is 7.000000000000001 in binary numbers."""
+
+    def tamper(asked, answer, name):
+        lost = is_training(asked) and int(name) >= 7
+        return Message(Error(code=5, reason="gone"), reply_to=asked) if lost else answer
+
+    settings = {"strategy": "fedavg", "model": "linear", "num_clients": 25, "round_retries": 0, "num_server_rounds": 1}
+    assert len(federate(tamper=tamper, quorum=0.28, **settings).events[0]["train"]) == 7
+
+
 # --- sampling --------------------------------------------------------------------------------------------------------
 
 

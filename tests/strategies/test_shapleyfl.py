@@ -1,5 +1,6 @@
 """AFedSV and AFedSV+ against their formulas, worked out here from the messages alone."""
 
+import functools
 import itertools
 import json
 import math
@@ -7,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from coterie.games.shapley import estimate, shapley_from_table
 from coterie.server.app import initial_layout
 from coterie.strategies.evidence import Evidence
 from coterie.strategies.registry import method_of, parse_config, section_of
@@ -17,7 +19,8 @@ from coterie.tasks.training import evaluate
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.messages import MODEL
-from flwr.app import Message
+from coterie.wire.randomness import derive_seed
+from flwr.app import Error, Message
 from sklearn.datasets import load_digits
 
 from coterie.simulate import prepare
@@ -29,31 +32,34 @@ def settings_of(run):
     return parse_config(json.loads((run.path / "config.json").read_text()))
 
 
-def shapley_by_hand(run, server_round: int, metric: str = "accuracy") -> dict[str, float]:
-    """All permutations' marginals, every coalition evaluated on its own."""
+def utility_by_hand(run, server_round: int, metric: str = "accuracy"):
+    """What a coalition of clients, by their names, is worth on the server's samples; every one evaluated on its own."""
     config, _ = settings_of(run)
     samples = server_samples(config, "cpu")
     network = build_network(config.model, tuple(samples.x.shape[1:]), 10, seed=0)
     thetas = run.uploaded(server_round)
     base = next(iter(run.sent(server_round).values()))
-    names = list(thetas)
 
-    def utility(coalition):
+    @functools.cache
+    def utility(coalition: frozenset[str]) -> float:
         parts = {
-            part: np.mean([thetas[name][part] for name in coalition], axis=0) if coalition else base[part]
+            part: np.mean([thetas[name][part] for name in sorted(coalition)], axis=0) if coalition else base[part]
             for part in base
         }
         network.load({part: value.astype(base[part].dtype) for part, value in parts.items()})
         value = evaluate(network, samples)[metric]
         return -value if metric == "loss" else value
 
-    table = {
-        frozenset(some): utility(some) for size in range(len(names) + 1) for some in itertools.combinations(names, size)
-    }
+    return list(thetas), utility
+
+
+def shapley_by_hand(run, server_round: int, metric: str = "accuracy") -> dict[str, float]:
+    """All permutations' marginals."""
+    names, utility = utility_by_hand(run, server_round, metric)
     total = dict.fromkeys(names, 0.0)
     for order in itertools.permutations(names):
         for place, name in enumerate(order):
-            total[name] += table[frozenset(order[: place + 1])] - table[frozenset(order[:place])]
+            total[name] += utility(frozenset(order[: place + 1])) - utility(frozenset(order[:place]))
     return {name: value / math.factorial(len(names)) for name, value in total.items()}
 
 
@@ -66,9 +72,8 @@ def test_the_whole_round_by_hand(federate, metric):
         expected = shapley_by_hand(run, server_round, metric)
         low, high = min(expected.values()), max(expected.values())
         assert high - low > 0.005
-        shift = np.mean(list(event["shapley"].values())) - np.mean(list(expected.values()))  # of U(nobody) and U(all)
         for name, value in expected.items():
-            assert event["shapley"][name] - shift == pytest.approx(value, abs=1e-5)
+            assert event["shapley"][name] == pytest.approx(value, abs=1e-5)
             scaled = (value - low) / (high - low)
             assert event["normalised-shapley"][name] == pytest.approx(scaled, abs=1e-3)
             contribution[name] = 0.4 * contribution[name] + 0.6 * scaled
@@ -79,7 +84,7 @@ def test_the_whole_round_by_hand(federate, metric):
         for part in ("extractor", "classifier"):
             step = sum(contribution[name] / total * (thetas[name][part].astype(float) - base[part]) for name in thetas)
             np.testing.assert_allclose(after[part], base[part] + step, rtol=1e-3, atol=1e-4)
-        assert event["evaluations"] == 2**4 - 2 and event["estimator"] == "exact"
+        assert event["evaluations"] == 2**4 and event["estimator"] == "exact"
 
 
 def test_probabilities_and_factors_of_importance_sampling(federate):
@@ -148,8 +153,6 @@ def test_an_answer_that_cannot_be_used_counts_as_no_contribution_but_absence_doe
             parts["classifier"] = np.full_like(parts["classifier"], np.nan)
             answered.content[MODEL] = pack(parts)
         if asked.metadata.message_type == "train" and client == "2":
-            from flwr.app import Error
-
             return Message(Error(code=2, reason="MemoryError"), reply_to=asked)
         return answered
 
@@ -247,18 +250,58 @@ def test_only_a_server_with_samples_of_every_class_says_what_right_labels_explai
             assert found is None and "server-data has no sample of label 3" in caplog.text
 
 
-def test_s_fedavg_and_fedsv_keep_their_values(federate):
+def test_s_fedavg_and_fedsv_go_by_true_shapley_values(federate):
+    value = dict.fromkeys("0123", 0.0)
     fedsv = federate(**{**GAME, "strategy": "fedsv"})
-    for name in "0123":
-        total = sum(event["shapley"][name] for event in fedsv.events)
-        assert fedsv.events[-1]["contribution"][name] == pytest.approx(total)
-    positive = {n: max(v, 0) for n, v in fedsv.events[0]["contribution"].items()}
-    for name, weight in fedsv.events[0]["weights"].items():
-        assert weight == pytest.approx(positive[name] / sum(positive.values()))
+    for number, event in enumerate(fedsv.events, start=1):
+        value = {name: value[name] + worth for name, worth in shapley_by_hand(fedsv, number).items()}
+        assert event["contribution"] == pytest.approx(value, abs=1e-6)
+        positive = {name: max(worth, 0) for name, worth in value.items()}
+        shares = {name: worth / sum(positive.values()) for name, worth in positive.items()}
+        assert event["weights"] == pytest.approx(shares, abs=1e-5)
     relevance = dict.fromkeys("0123", 0.0)
-    for event in federate(**{**GAME, "strategy": "s-fedavg"}).events:
-        relevance = {name: 0.75 * value + 0.25 * event["shapley"][name] for name, value in relevance.items()}
-        assert event["contribution"] == pytest.approx(relevance)
+    s_fedavg = federate(**{**GAME, "strategy": "s-fedavg"})
+    for number, event in enumerate(s_fedavg.events, start=1):
+        worth = shapley_by_hand(s_fedavg, number)
+        relevance = {name: 0.75 * old + 0.25 * worth[name] for name, old in relevance.items()}
+        assert event["contribution"] == pytest.approx(relevance, abs=1e-6)
+
+
+def test_fedsv_gives_every_honest_client_weight(federate):
+    """Ten clients with the same kind of data, the first round: all that they gain together is shared out among them."""
+    run = federate(**{**GAME, "strategy": "fedsv", "partition": "iid", "num-clients": 10, "num-server-rounds": 1})
+    names, utility = utility_by_hand(run, 1)
+    table = [utility(frozenset(names[i] for i in range(10) if mask >> i & 1)) for mask in range(1024)]
+    expected = shapley_from_table(table)
+    assert expected.sum() == pytest.approx(table[-1] - table[0]) and table[-1] - table[0] > 0.3 and expected.min() > 0
+    event = run.events[0]
+    assert event["shapley"] == pytest.approx(dict(zip(names, expected, strict=True)), abs=1e-6)
+    assert list(event["weights"].values()) == pytest.approx(expected / expected.sum(), abs=1e-5)
+
+
+@pytest.mark.parametrize("estimator", ["auto", "dmc", "mc"])
+def test_estimates_sum_to_what_all_gain_and_scaled_ones_need_not_know_it(federate, estimator):
+    settings = {"num-clients": 9, "num-server-rounds": 1, "shapleyfl.estimator": estimator, "shapleyfl.budget": 100}
+    run = federate(**{**GAME, **settings})
+    names, utility = utility_by_hand(run, 1)
+    ends = [frozenset(), frozenset(names)]
+    event = run.events[0]
+    gain = utility(ends[1]) - utility(ends[0])
+    assert sum(event["shapley"].values()) == pytest.approx(gain, abs=1e-6) and abs(gain) > 0.01
+    assert event["evaluations"] <= 102
+    if estimator != "mc":
+        found = estimate(
+            lambda coalition: utility(frozenset(names[i] for i in coalition)),
+            9,
+            method=estimator,
+            budget=100,
+            rng=np.random.default_rng(derive_seed(1, "shapley", 1)),
+            known={frozenset(): 7.0, frozenset(range(9)): -3.0},  # any number will do
+        )
+        low, high = found.values.min(), found.values.max()
+        assert list(event["normalised-shapley"].values()) == pytest.approx(
+            (found.values - low) / (high - low), abs=1e-6
+        )
 
 
 def test_no_server_data_and_wrong_budgets_are_refused():
@@ -291,3 +334,60 @@ def test_a_client_drawn_against_the_odds_does_not_move_the_model_alone(federate)
     )  # not 8, which is 0.4 / 0.05
     method.probability = {"0": 1.0, "1": 1.0, "2": 1.0, "3": 1.0}  # always drawn: weights are weights
     assert method.factors(["0"], {"0": 0.97, "1": 0.01, "2": 0.01, "3": 0.01}) == pytest.approx([0.97])
+
+
+def test_a_budget_that_starts_serves_every_round(federate):
+    """From 1 to 12 of 12 clients are drawn; beside nobody and all, cc takes 34 evaluations for eight, mc 11 for twelve."""
+    settings = {**GAME, "strategy": "afedsv-plus", "model": "linear", "num-clients": 12, "fraction-train": 0.6}
+    run = federate(**{**settings, "num-server-rounds": 12, "shapleyfl.budget": 33, "evaluate-every": 12})
+    ran = {len(event["train"]): event["estimator"] for event in run.events}
+    assert len(run.events) == 12 and all(event["evaluations"] <= 35 for event in run.events)
+    assert {ran[number] for number in ran if 5 < number < 8} == {"cc"} and {ran[n] for n in ran if n > 7} == {"mc"}
+    with pytest.raises(RunFailed, match="a round with 12 clients takes mc at least 11"):
+        federate(**settings, **{"shapleyfl.budget": 10})
+
+
+@pytest.mark.parametrize("strategy", ["afedsv", "afedsv-plus"])
+def test_the_step_does_not_shrink_when_clients_leave(federate, monkeypatch, strategy):
+    """20, 10 and 5 of 20 are there, then all again: shares sum to 1, and those who were away have what they had."""
+    present = {1: 20, 2: 10, 3: 5, 4: 20}
+
+    class Leaving(federate.__globals__["TamperedGrid"]):
+        def get_node_ids(self):
+            rounds = [int(message.metadata.group_id) for _, message in self.sent]
+            return list(super().get_node_ids())[: present[min(max(rounds, default=0) + 1, 4)]]
+
+    monkeypatch.setitem(federate.__globals__, "TamperedGrid", Leaving)
+    settings = {"model": "linear", "num-clients": 20, "num-server-rounds": 4, "shapleyfl.clip": 0.0}
+    run = federate(**{**GAME, **settings, "strategy": strategy, "shapleyfl.budget": 200})
+    for number, event in enumerate(run.events, start=1):
+        there = [str(i) for i in range(present[number])]
+        contribution = event["contribution"]
+        total = sum(contribution[name] for name in there)
+        assert event["weights"] == pytest.approx({name: contribution[name] / total for name in there})
+        assert sum(event["weights"].values()) == pytest.approx(1) and len(contribution) == 20
+        for away in set(contribution) - set(there):
+            assert contribution[away] == run.events[number - 2]["contribution"][away]
+
+
+@pytest.mark.parametrize("strategy", ["afedsv", "afedsv-plus"])
+@pytest.mark.parametrize(("fraction", "silent"), [(1.0, 10), (0.5, 5)])
+def test_nor_when_clients_do_not_answer(federate, strategy, fraction, silent):
+    """Everybody sends the same, so all SSV are equal; of those asked some fail: the others move the model for them."""
+    lost: list[str] = []
+
+    def tamper(asked: Message, answered: Message, client: str) -> Message:
+        if asked.metadata.message_type == "train":
+            answered.content[MODEL] = asked.content.array_records[MODEL]
+            if len(lost) < silent:
+                lost.append(client)
+                return Message(Error(code=5, reason="gone"), reply_to=asked)
+        return answered
+
+    settings = {"model": "linear", "num-clients": 20, "num-server-rounds": 1, "fraction-train": fraction}
+    run = federate(tamper=tamper, **{**GAME, **settings, "strategy": strategy, "quorum": 0.1})
+    event = run.events[0]
+    asked, good = len(event["train"]) + len(lost), len(event["train"])
+    assert len(lost) == silent and (strategy == "afedsv-plus" or asked == 20 * fraction)
+    among = good if strategy == "afedsv" else fraction * (20 - silent)  # drawn one by one, p stays what it was
+    assert sum(event["weights"].values()) == pytest.approx(good / among, rel=1e-3)
