@@ -224,7 +224,13 @@ def test_learning(strategy, federate):
         "pfedhn.server-steps": 20,
     }  # the other tests have fewer, to be quick
     run = federate(
-        strategy=strategy, partition="pathological", num_server_rounds=4, local_epochs=3, learning_rate=0.1, **steps
+        strategy=strategy,
+        model="mlp",
+        partition="pathological",
+        num_server_rounds=4,
+        local_epochs=3,
+        learning_rate=0.1,
+        **steps,
     )
     losses = [np.mean([client["loss"] for client in event["train"].values()]) for event in run.events]
     assert losses[-1] < losses[0]
