@@ -5,7 +5,7 @@
 rotated          digits, 12 clients, three kinds of four (turned by 0, 90 and 180 degrees); 49 samples to train with, 21 to
                  validate, 70 to test
 dirichlet        digits, 10 clients, Dirichlet 0.1
-dirichlet-fashion   the same with a tenth of Fashion-MNIST
+dirichlet-fashion   the same with 2,100 images of Fashion-MNIST, three tenths of them to validate
 pathological     MNIST, 10 clients with two labels each, 20 rounds of 5 epochs, a tenth of the images
 hundred          MNIST, 100 clients with two labels each, 10 % in a round, 60 rounds, a fifth of the images
 
@@ -35,7 +35,8 @@ CELLS: dict[str, dict[str, Value]] = {
     "rotated": {**SMALL, "task": "own", "test_fraction": 0.5, "validation_fraction": 0.3},
     "dirichlet": {**SMALL, "batch_size": 32, "partition": "dirichlet", "dirichlet_alpha": 0.1},
     "dirichlet-fashion": {
-        **(PAPER | TENTH), "task": "fashion-mnist", "partition": "dirichlet", "dirichlet_alpha": 0.1, "learning_rate": 0.05
+        **SMALL, "batch_size": 32, "partition": "dirichlet", "dirichlet_alpha": 0.1,
+        "task": "fashion-mnist", "test_fraction": 0.97, "validation_fraction": 0.3,
     },
     "pathological": {**(PAPER | TENTH), "task": "mnist", "partition": "pathological"},
     "hundred": {

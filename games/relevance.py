@@ -103,9 +103,11 @@ def gain_weights(values: ArrayLike) -> FloatArray:
     gains = np.maximum(checks.finite_array("values", values, ndim=1), 0.0) if np.size(values) else np.zeros(0)
     helpful = int((gains > 0).sum())
     if not helpful:
-        return np.eye(1, gains.size + 1)[0]
+        keep: FloatArray = np.eye(1, gains.size + 1)[0]
+        return keep
     relative = gains / gains.max()
-    return np.concatenate([[1.0], helpful * relative / relative.sum()]) / (helpful + 1)
+    weights: FloatArray = np.concatenate([[1.0], helpful * relative / relative.sum()]) / (helpful + 1)
+    return weights
 
 
 def choose_collaborators(

@@ -100,7 +100,8 @@ def _answers(network: Network, models: Sequence[Model], samples: Samples) -> np.
     answers = np.einsum("sf,mof->mso", seen, weights, optimize=True)
     if biases.size:
         answers += biases[:, None, :]
-    return np.nan_to_num(answers)
+    finite: np.ndarray = np.nan_to_num(answers)
+    return finite
 
 
 def _loss_table(answers: np.ndarray, samples: Samples) -> np.ndarray:
