@@ -102,15 +102,15 @@ def measure(cell: str, seeds: list[int], data: str) -> None:
                 reached, run = accuracy("pfedsv", settings, given, Path(folder))
                 differences[name].append(reached - local)
                 shares[name].append(used_and_repeated(run))
-    print(f"{cell}: local {np.mean(alone):.2f}, seeds {seeds}")
+            told = ", ".join(f"{name} {values[-1]:+.2f}" for name, values in differences.items())
+            print(f"{cell}, seed {seed}: local {local:.2f}, {told}", flush=True)
+    print(f"{cell}: local {np.mean(alone):.2f}")
     for name, values in differences.items():
         error = np.std(values, ddof=1) / np.sqrt(len(values))
         used, repeated = 100 * np.mean(shares[name], axis=0)
         print(
-            f"    {name:6} {np.mean(values):+.2f} ± {error:.2f}   mixtures used {used:.0f} %, repeats {repeated:.0f} %",
-            end="",
+            f"    {name:6} {np.mean(values):+.2f} ± {error:.2f}   mixtures used {used:.0f} %, repeats {repeated:.0f} %"
         )
-        print("   " + " ".join(f"{value:+.2f}" for value in values), flush=True)
 
 
 def main() -> None:
