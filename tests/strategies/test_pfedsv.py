@@ -504,16 +504,17 @@ def with_models(change):
 
 
 def test_a_mixture_that_is_worse_is_not_used(alone):
-    """The first model drowns every average, so that whoever dilutes it seems to help: here a model that is a little worse
-    than the own one. The mixture with it is tried, and the own model kept."""
+    """The first model drowns every average, so that whoever dilutes it seems to help: here a model that says one label
+    always, and is right in half of the samples. The mixture with it is tried, and the own model kept."""
     run, ask = alone
     own = uploaded(run, 1)["0"]
+    label = int(validation_of(run, "0", 4)[1][0])
 
     def tamper(rows: dict[str, np.ndarray]) -> None:
         for part in rows:
             rows[part][:] = own[part]
         rows["classifier"][0] *= -1e3
-        rows["classifier"][1] *= -0.5
+        rows["classifier"][1, -10 + label] += 50  # the biases come last
 
     told = told_by(ask(with_models(tamper)))
     assert told["values"][1] > 0 > told["values"][0]
