@@ -4,7 +4,11 @@ A round has two exchanges. Clients train and upload; the server keeps the last m
 exactly the models it asked for the last time (the first time: k at random), finds out on its validation samples what each is
 worth (client.py), makes its personal model, tests it, and says what it wants next.
 
-    k    as long as a client has not seen everybody; then as many as have positive relevance, at least 1 and at most k
+    half of the k places    those with the best relevance, which fades with time
+    the other half          those never judged, then those not for five rounds
+
+With `game=paper` the game, the mixture and the choice are the paper's: those never downloaded first; after that as many as have
+positive relevance, at least 1 and at most k.
 
 Clients know each other by pseudonyms. A model that a client still has in the same version is not sent again. With
 `shared-extractor` the server averages the extractor as FedAvg does, and only classifiers go from client to client.
@@ -16,7 +20,7 @@ has: so it never has two of them in memory.
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from coterie.strategies.fedavg import sample_weights
@@ -52,6 +56,11 @@ class PFedSV(Method):
     class Settings(MethodSettings):
         top_k: int = setting(
             0, "Most models of others that a client asks for in a round. 0: 5, or all others where fewer.", ge=0, le=15
+        )
+        game: Literal["gain", "paper"] = setting(
+            "gain",
+            "gain: a model is worth what it lowers the own model's validation loss; a mixture with a higher loss is not used. "
+            "paper: accuracy from nothing, weights by distance, never checked.",
         )
         alpha: float = setting(0.2, "Share of the old relevance in the new one.", ge=0.0, lt=1.0)
         shared_extractor: bool = setting(
@@ -217,6 +226,7 @@ class PFedSV(Method):
             held_versions=tuple(self.versions[wanted[name]] for name in held),
             keep_models=self.config.fraction_train < 1,  # else all models are new in every round
             evaluate=round.evaluates,
+            game=self.settings.game,
         )
 
     def models_in(self, order: PersonalizeOrder, client: str) -> Parts | None:
@@ -239,13 +249,18 @@ class PFedSV(Method):
     def described(self, round: Round, judged: Mapping[str, Personalized]) -> dict[str, dict[str, Any]]:
         """For the event line: who used whose model, how old it was, what it was worth."""
         told: dict[str, dict[str, Any]] = {
-            name: {} for name in ("values", "weights", "age", "models_left_out", "relevance")
+            name: {} for name in ("values", "weights", "mixture", "age", "models_left_out", "relevance")
         }
         for client, answer in judged.items():
             names = self.roster(client)
             members = [names[name] for name in answer.judgement.members]
-            told["values"][client] = dict(zip([client, *members], np.round(answer.values, 6).tolist(), strict=True))
+            players = members if self.settings.game == "gain" else [client, *members]
+            told["values"][client] = dict(zip(players, np.round(answer.values, 6).tolist(), strict=True))
             told["weights"][client] = dict(zip([client, *members], np.round(answer.weights, 6).tolist(), strict=True))
+            if answer.losses.size:
+                own, mixture = np.round(answer.losses, 6).tolist()
+                used = bool(answer.weights[0] < 1)
+                told["mixture"][client] = {"own-loss": own, "mixture-loss": mixture, "used": used}
             told["age"][client] = {other: round.number - self.versions[other] for other in members}
             if answer.judgement.left_out:
                 reasons = zip(answer.judgement.left_out, answer.judgement.reasons, strict=True)

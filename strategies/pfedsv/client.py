@@ -1,8 +1,12 @@
 """pFedSV on the client (Wu et al. 2022, arXiv:2202.02502): the personal model from the own one and those of a few others.
 
-    SV          Shapley values of the downloaded models and the own one (game.py)
+    SV          Shapley values of the downloaded models (game.py)
     relevance   phi_j <- alpha phi_j + (1 - alpha) SV_j                                   what is remembered of the others
-    model       sum_j w_j theta_j,   w_j ~ max(SV_j, 0) / |theta_j - own theta at the start of the round|
+    model       own model 1/(m+1), the m with a positive value the rest in the ratio of their values; the own model alone where
+                this mixture has a higher loss on the validation samples
+
+In the paper's game the own model is a player, too, and the mixture is sum_j w_j theta_j with
+w_j ~ max(SV_j, 0) / |theta_j - own theta at the start of the round|, used unseen (games/relevance.py).
 
 Others are pseudonyms. What arrived damaged is left out by name; the own model is kept whatever happens. Large models are
 delivered one by one beforehand, and stay in their files while the game is played.
@@ -10,16 +14,23 @@ delivered one by one beforehand, and stay in their files while the game is playe
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from coterie.client.participant import Participant, received_parts
 from coterie.client.store import OWN, Note
 from coterie.client.testing import personal_metrics
-from coterie.games.relevance import aggregation_weights, choose_collaborators, update_relevance
+from coterie.games.relevance import (
+    aggregation_weights,
+    ask_next,
+    choose_collaborators,
+    faded,
+    gain_weights,
+    update_relevance,
+)
 from coterie.strategies.method import answers
-from coterie.strategies.pfedsv.game import Model, coalition_values, distance, mix
+from coterie.strategies.pfedsv.game import Model, coalition_values, distance, gains, loss_of, mix
 from coterie.strategies.pfedsv.orders import DeliverOrder, Judgement, PersonalizeOrder
 from coterie.tasks.models import Network
 from coterie.tasks.tensors import pieces
@@ -38,6 +49,7 @@ class Memory:
     """What a client knows of the others, by pseudonym."""
 
     relevance: dict[str, float] = field(default_factory=dict)  # of everybody whose model it ever had
+    judged: dict[str, int] = field(default_factory=dict)  # the round in which that was measured
     held: list[str] = field(default_factory=list)  # the models that it has, as the store knows them
 
 
@@ -61,11 +73,10 @@ def key_of(name: str, version: int) -> str:
 @answers(PersonalizeOrder)
 def personalize(me: Participant, order: PersonalizeOrder, records: RecordDict) -> RecordDict:
     """Do what the order says; the answer to it."""
-    validation = me.validation_samples()
-    if not len(validation):
+    if not len(me.validation_samples()):
         raise Refused("the validation split is empty: raise validation-fraction, or give this client more samples")
     network = me.network()
-    start = starting_point(me, network, order)
+    start = starting_point(me, network, order) if order.game == "paper" else None
     shared = received_parts(records, network)
     own = {part: vector for part, vector in trained_model(me, order.round).items() if part not in shared}
     memory = load_memory(me, order.round)
@@ -73,28 +84,49 @@ def personalize(me: Participant, order: PersonalizeOrder, records: RecordDict) -
 
     network.fill(own | shared)
     models = [{part: own[part] for part in order.parts}, *others.values()]
-    values = coalition_values(network, models, validation, me.rng("coalition", order.round))
-    weights = aggregation_weights(values, [distance(model, start) for model in models], own=0)
-    mix(network, models, weights)
+    mixed = (
+        mix_by_gain(me, order, network, models) if start is None else mix_by_paper(me, order, network, models, start)
+    )
 
     names = list(others)
-    before = [memory.relevance.get(name, 0.0) for name in names]
-    after: Any = update_relevance(before, range(len(names)), values[1:], alpha=order.alpha) if names else []
-    memory.relevance |= {name: float(score) for name, score in zip(names, after, strict=True)}
+    remember(memory, order, names, mixed["values"][-len(names) :])
     save_memory(me, order, memory, others)
     me.store.keep(order.round, network.views())
 
     known = tuple(name for name in order.roster if name in memory.relevance)
-    metrics: dict[str, float | list[float]] = {
-        "values": values.tolist(),
-        "weights": weights.tolist(),
-        "relevance": [memory.relevance[name] for name in known],
-    }
+    metrics: dict[str, float | list[float]] = {name: numbers.tolist() for name, numbers in mixed.items()}
+    metrics["relevance"] = scores_of(memory, order, known).tolist()
     if order.evaluate:
         metrics |= personal_metrics(me, network)
     wishes = choose(memory, order, me.rng("wishes", order.round))
     judgement = Judgement(tuple(names), tuple(problems), tuple(problems.values()), known, wishes)
     return reply(metrics, record=judgement)
+
+
+def mix_by_gain(
+    me: Participant, order: PersonalizeOrder, network: Network, models: list[Model]
+) -> dict[str, np.ndarray]:
+    """Make the network, which is the first of the models, the mixture of those that help, if that has no higher loss."""
+    samples = me.validation_samples()
+    own_loss = loss_of(network, samples)
+    values = gains(network, models, samples, own_loss, me.rng("coalition", order.round))
+    weights = gain_weights(values)
+    mix(network, models, weights)
+    loss = own_loss if weights[0] == 1 else loss_of(network, samples)
+    if loss > own_loss:
+        weights = np.eye(1, len(models))[0]
+        mix(network, models, weights)
+    return {"values": values, "weights": weights, "losses": np.array([own_loss, loss])}
+
+
+def mix_by_paper(
+    me: Participant, order: PersonalizeOrder, network: Network, models: list[Model], start: Model
+) -> dict[str, np.ndarray]:
+    """Make the network the mixture by the paper's values and distances."""
+    values = coalition_values(network, models, me.validation_samples(), me.rng("coalition", order.round))
+    weights = aggregation_weights(values, [distance(model, start) for model in models], own=0)
+    mix(network, models, weights)
+    return {"values": values, "weights": weights}
 
 
 def starting_point(me: Participant, network: Network, order: PersonalizeOrder) -> Model:
@@ -145,14 +177,40 @@ def _problem_of(model: Model, layout: Parts, variances: np.ndarray) -> str:
     return ""
 
 
+def remember(memory: Memory, order: PersonalizeOrder, names: list[str], values: np.ndarray) -> None:
+    """The relevance of these members after they got these values."""
+    if not names:
+        return
+    paper = order.game == "paper"
+    first = [] if paper else [i for i, name in enumerate(names) if name not in memory.judged]
+    before = scores_of(memory, order, names)
+    after = update_relevance(before, range(len(names)), values, alpha=order.alpha, first=first)
+    memory.relevance |= dict(zip(names, after.tolist(), strict=True))
+    memory.judged |= dict.fromkeys(names, order.round)
+
+
+def scores_of(memory: Memory, order: PersonalizeOrder, names: Sequence[str]) -> np.ndarray:
+    """What the memory of these is worth in this round: scores fade, but not in the paper."""
+    scores = np.array([memory.relevance.get(name, 0.0) for name in names])
+    return scores if order.game == "paper" or not names else faded(scores, ages_of(memory, order, names))
+
+
+def ages_of(memory: Memory, order: PersonalizeOrder, names: Sequence[str]) -> list[float]:
+    """How many rounds ago these were judged; infinity for never."""
+    return [order.round - memory.judged[name] if name in memory.judged else np.inf for name in names]
+
+
 def choose(memory: Memory, order: PersonalizeOrder, rng: np.random.Generator) -> tuple[str, ...]:
-    """Whom to ask for next time; place 0 is the client itself."""
+    """Whom to ask for next time."""
     if not order.roster or not order.top_k:
         return ()
-    scores = [0.0, *[memory.relevance.get(name, 0.0) for name in order.roster]]
-    seen = [True, *[name in memory.relevance for name in order.roster]]
-    chosen = choose_collaborators(scores, seen, own=0, k=order.top_k, rng=rng)
-    return tuple(order.roster[i - 1] for i in chosen)
+    scores, ages = scores_of(memory, order, order.roster), ages_of(memory, order, order.roster)
+    if order.game == "paper":  # place 0 is the client itself
+        seen = [True, *np.isfinite(ages)]
+        chosen = choose_collaborators([0.0, *scores], seen, own=0, k=order.top_k, rng=rng) - 1
+    else:
+        chosen = ask_next(scores, ages, order.top_k, rng)
+    return tuple(order.roster[i] for i in chosen)
 
 
 def load_memory(me: Participant, before_round: int) -> Memory:
@@ -160,7 +218,8 @@ def load_memory(me: Participant, before_round: int) -> Memory:
     if note is None:
         return Memory()
     names, held = (json.loads(note.facts[key]) for key in ("known", "held"))
-    return Memory(dict(zip(names, note.arrays["relevance"].tolist(), strict=True)), held)
+    relevance, judged = (dict(zip(names, note.arrays[key].tolist(), strict=True)) for key in ("relevance", "judged"))
+    return Memory(relevance, judged, held)
 
 
 def save_memory(me: Participant, order: PersonalizeOrder, memory: Memory, others: dict[str, Model]) -> None:
@@ -173,7 +232,9 @@ def save_memory(me: Participant, order: PersonalizeOrder, memory: Memory, others
             if name in order.sent:
                 me.store.keep_other(key, {part: vector[...] for part, vector in model.items()})
     facts = {"known": json.dumps(list(memory.relevance)), "held": json.dumps(memory.held)}
-    me.store.remember(
-        TOPIC, Note(order.round, {"relevance": np.array(list(memory.relevance.values()), np.float64)}, facts)
-    )
+    arrays = {
+        "relevance": np.array(list(memory.relevance.values()), np.float64),
+        "judged": np.array([memory.judged[name] for name in memory.relevance], np.int64),
+    }
+    me.store.remember(TOPIC, Note(order.round, arrays, facts))
     me.store.forget_others(but=[*memory.held, *before])

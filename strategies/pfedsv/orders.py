@@ -38,12 +38,14 @@ class PersonalizeOrder(Order):
     held_versions: tuple[int, ...]
     keep_models: bool  # whether some may be wanted again in the same version
     evaluate: bool
+    game: str = "gain"  # or the paper's
 
 
 @dataclass(frozen=True)
 class Judgement(Record):
-    """What a client made of the models of others. In its metrics: `values` and `weights` of itself and the members, in
-    this order, and `relevance` of everybody in `known`."""
+    """What a client made of the models of others. In its metrics: `values` of the members, in the paper's game of itself
+    before them; `weights` of itself and the members; `relevance` of everybody in `known`; but for the paper's game
+    `losses` of its own model and of the mixture, on its validation samples."""
 
     members: tuple[str, ...]  # whose models were used
     left_out: tuple[str, ...]  # whose were not, and why
@@ -62,8 +64,9 @@ class Personalized:
     """A checked reply to a `PersonalizeOrder`; all others by their pseudonyms."""
 
     judgement: Judgement
-    values: np.ndarray  # of the client itself, then of the members
-    weights: np.ndarray
+    values: np.ndarray  # of the members, in the paper's game of the client itself before them
+    weights: np.ndarray  # of the client itself, then of the members
+    losses: np.ndarray  # of the own model and of the mixture; empty in the paper's game
     relevance: dict[str, float]
     tested: dict[str, float]  # empty where no test was asked for
 
@@ -83,12 +86,15 @@ def check_personalized(reply: Message, order: PersonalizeOrder, kinds: tuple[str
     _pseudonyms("members and left-out", judgement.members + judgement.left_out, order.sent + order.held)
     if len(judgement.reasons) != len(judgement.left_out):
         raise Refused("reasons: one for each model that was left out")
-    size = 1 + len(judgement.members)
-    values, weights = vector_of(vectors, "values", size), vector_of(vectors, "weights", size)
+    size, paper = 1 + len(judgement.members), order.game == "paper"
+    values, weights = vector_of(vectors, "values", size if paper else size - 1), vector_of(vectors, "weights", size)
     on_the_simplex("weights", weights)
+    losses = np.zeros(0) if paper else vector_of(vectors, "losses", 2)
+    if not paper and losses[1] > losses[0] and weights[0] < 1:
+        raise Refused("weights: the mixture has a higher loss than the own model, and is used")
     relevance = vector_of(vectors, "relevance", len(judgement.known)).tolist()
     tested = check_evaluation(reply, kinds) if order.evaluate else {}
-    return Personalized(judgement, values, weights, dict(zip(judgement.known, relevance, strict=True)), tested)
+    return Personalized(judgement, values, weights, losses, dict(zip(judgement.known, relevance, strict=True)), tested)
 
 
 def _pseudonyms(what: str, names: tuple[str, ...], allowed: tuple[str, ...]) -> None:

@@ -22,6 +22,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 ALL = {"strategy": "pfedsv", "partition": "pathological", "num-server-rounds": 3, "learning-rate": 0.1}
 SHARED = {**ALL, "pfedsv.shared-extractor": True}
+PAPER = {"pfedsv.game": "paper"}
 SOME = {**ALL, "num-clients": 8, "fraction-train": 0.25, "num-server-rounds": 10, "pfedsv.top-k": 2}
 
 
@@ -59,13 +60,29 @@ def validation_of(run, client: str, clients: int) -> tuple[torch.Tensor, torch.T
     return samples.x, samples.y
 
 
-def accuracy_of_mean(network: Network, models: list[dict[str, np.ndarray]], x: torch.Tensor, y: torch.Tensor) -> float:
+def load_mean(network: Network, models: list[dict[str, np.ndarray]], weights: np.ndarray | None = None) -> None:
     network.load(
-        {p: np.mean([m[p].astype(float) for m in models], axis=0).astype(models[0][p].dtype) for p in models[0]}
+        {
+            p: np.average([m[p].astype(float) for m in models], axis=0, weights=weights).astype(models[0][p].dtype)
+            for p in models[0]
+        }
     )
     network.eval()
+
+
+def accuracy_of_mean(network: Network, models: list[dict[str, np.ndarray]], x: torch.Tensor, y: torch.Tensor) -> float:
+    load_mean(network, models)
     with torch.no_grad():
         return float((network(x).argmax(dim=1) == y).double().mean())
+
+
+def loss_of_mean(
+    network: Network, models: list[dict[str, np.ndarray]], x, y, weights: np.ndarray | None = None
+) -> float:
+    load_mean(network, models, weights)
+    with torch.no_grad():
+        probabilities = torch.softmax(network(x).double(), dim=1)
+    return float(-probabilities[torch.arange(len(y)), y].log().mean())
 
 
 def shapley_by_orders(n: int, score) -> np.ndarray:
@@ -98,9 +115,9 @@ def weights_by_hand(
 
 
 @pytest.mark.parametrize("settings", [ALL, SHARED], ids=["whole model", "shared extractor"])
-def test_a_round_by_hand(federate, settings):
-    """Values, weights, the new model and the relevance, from what travelled in rounds 1 to 3."""
-    run = federate(**settings)
+def test_a_round_of_the_paper_by_hand(federate, settings):
+    """The paper's values, weights, new model and relevance, from what travelled in rounds 1 to 3."""
+    run = federate(**settings, **PAPER)
     network = network_of(run)
     shared = bool(settings.get("pfedsv.shared-extractor"))
     start = {client: network.dump() for client in "0123"}
@@ -133,8 +150,64 @@ def test_a_round_by_hand(federate, settings):
                     np.testing.assert_allclose(value, start[client][part], rtol=1e-4, atol=tolerance)
 
 
+@pytest.mark.parametrize("settings", [ALL, SHARED], ids=["whole model", "shared extractor"])
+def test_a_round_by_hand(federate, settings):
+    """Gains, weights, the kept model and the fading relevance, from what travelled in rounds 1 to 3."""
+    run = federate(**{**settings, "partition": "iid", "num-clients": 5, "pfedsv.top-k": 3})
+    network = network_of(run)
+    shared = bool(settings.get("pfedsv.shared-extractor"))
+    relevance: dict[str, dict[str, tuple[float, int]]] = {client: {} for client in "01234"}  # score and round
+    used = []
+    for server_round in (1, 2, 3):
+        trained = uploaded(run, server_round)
+        for client, (asked, answered) in run.exchanges(server_round).items():
+            others = models_sent(asked)
+            omega = unpack(asked.content.array_records[MODEL]) if shared else {}
+            parts = ("classifier",) if shared else tuple(trained[client])
+            models = [{part: trained[client][part] for part in parts}, *others.values()]
+            network.load(trained[client] | omega)
+            x, y = validation_of(run, client, 5)
+            own = loss_of_mean(network, models[:1], x, y)
+            values = shapley_by_orders(
+                len(others),
+                lambda chosen, m=models, x=x, y=y, own=own: (
+                    own - loss_of_mean(network, [m[0], *[m[1 + i] for i in chosen]], x, y)
+                ),
+            )
+            metrics = answered.content.metric_records[METRICS]
+            np.testing.assert_allclose(metrics["values"], values, atol=1e-5)
+            helpful = (values > 0).sum()
+            weights = np.array([1.0, *[helpful * max(v, 0) / (values[values > 0].sum() or 1) for v in values]]) / (
+                helpful + 1
+            )
+            mixture = loss_of_mean(network, models, x, y, weights)
+            np.testing.assert_allclose(metrics["losses"], [own, mixture], rtol=1e-4)
+            used.append(bool(mixture <= own and helpful))
+            told = run.events[server_round - 1]["mixture"][client]
+            assert told["used"] == used[-1] and told["own-loss"] == pytest.approx(own, rel=1e-4)
+            if not used[-1]:
+                weights = np.eye(len(models))[0]
+            np.testing.assert_allclose(metrics["weights"], weights, atol=1e-3)
+            for name, value in zip(others, values, strict=True):
+                score, judged = relevance[client].get(name, (0.0, 0))
+                score = 0.2 * 0.9 ** (server_round - judged) * score + 0.8 * value if judged else value
+                relevance[client][name] = (score, server_round)
+            faded = {
+                name: score * 0.9 ** (server_round - judged) for name, (score, judged) in relevance[client].items()
+            }
+            judgement = judgement_of(answered)
+            assert dict(zip(judgement.known, metrics["relevance"], strict=True)) == pytest.approx(faded, abs=1e-5)
+            if server_round == 3:
+                load_mean(network, models, weights)
+                kept = trained[client] | omega | network.dump(parts)
+                for part, value in run.state(client).items():
+                    tolerance = 1.0 if part == "counters" else 1e-4
+                    np.testing.assert_allclose(value, kept[part], rtol=1e-3, atol=tolerance)
+    assert any(used)
+
+
 def test_the_shared_extractor_is_the_mean_and_travels_once(federate):
-    run = federate(**SHARED, **{"num-clients": 5})
+    run = federate(**SHARED, **PAPER, **{"num-clients": 5})
     for server_round in (1, 2, 3):
         trained = uploaded(run, server_round)
         counts = {name: run.events[server_round - 1]["train"][name]["num-samples"] for name in trained}
@@ -168,7 +241,8 @@ def test_a_client_that_lost_its_state_is_sent_the_extractor_again(federate, tmp_
     assert sent == {"0": False, "1": False, "2": False, "3": True}
 
 
-def test_all_values_negative_keeps_the_own_model(federate):
+@pytest.mark.parametrize("game", ["gain", "paper"])
+def test_all_values_negative_keeps_the_own_model(federate, game):
     """Others send models that drown every average in one label, which client 0 has not: all of them are worth less than
     nothing to it, and its own model stays as trained."""
 
@@ -183,11 +257,13 @@ def test_all_values_negative_keeps_the_own_model(federate):
     config = RunConfig.parse({"task": "digits", "partition": "pathological", "labels-per-client": 2})
     data = load_client_data({"partition-id": 0, "num-partitions": 4}, config, "0")
     missing = min(set(range(10)) - set(data.dataset.y[data.split.train].tolist()))
-    run = federate(tamper=garbage, **{**ALL, "local-epochs": 8})
+    run = federate(tamper=garbage, **{**ALL, "local-epochs": 8, "pfedsv.game": game})
+    number = 3 if game == "paper" else 1  # by gain, they are not asked for again so soon
     own = uploaded(run, 3)["0"]
-    told = run.exchanges(3)["0"][1].content.metric_records[METRICS]
+    told = run.exchanges(number)["0"][1].content.metric_records[METRICS]
     assert told["weights"][0] == 1.0 and set(told["weights"][1:]) == {0.0}
-    assert told["values"][0] > 0 > max(told["values"][1:])
+    own_value, others = ([], told["values"]) if game == "gain" else (told["values"][:1], told["values"][1:])
+    assert others and max(others) < 0 and min(own_value, default=1) > 0
     np.testing.assert_array_equal(run.state("0")["classifier"], own["classifier"])
 
 
@@ -247,8 +323,9 @@ def test_the_secret_is_random_where_clients_bring_data_of_their_own():
     assert again.of("b", told_to="a") == private[0].of("b", told_to="a")
 
 
-def test_nothing_is_sent_twice_in_the_same_version(federate):
-    run = federate(**SOME)
+@pytest.mark.parametrize("settings", [{**SOME, **PAPER}, {**SOME, "partition": "iid"}], ids=["paper", "gain"])
+def test_nothing_is_sent_twice_in_the_same_version(federate, settings):
+    run = federate(**settings)
     seen: dict[str, dict[str, int]] = {}  # client -> pseudonym -> version it must still have
     reused = 0
     for server_round in range(1, 11):
@@ -308,7 +385,10 @@ def test_a_bad_judgement_is_refused(federate, spoil, reason):
     assert set(run.result["models"]["personal"]["clients"]) == set("012345")  # tested all the same
 
 
-@pytest.mark.parametrize(("name", "value"), [("values", [0.1]), ("weights", [-1.0, 1.0, 1.0]), ("relevance", [1.0])])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("values", [0.1]), ("weights", [-1.0, 1.0, 1.0]), ("relevance", [1.0] * 9), ("losses", [1.0])],
+)
 def test_wrong_numbers_are_refused(federate, name, value):
     def tamper(asked: Message, answered: Message, client: str) -> Message:
         if client == "1" and asked.metadata.message_type == "train.personalize":
@@ -319,9 +399,33 @@ def test_wrong_numbers_are_refused(federate, name, value):
     assert all(event["not-personalised"]["1"].startswith(name) for event in run.events)
 
 
-def test_all_relevant_clients_are_found_within_the_bound(federate):
+def test_a_mixture_that_is_worse_and_used_is_refused(federate):
+    def tamper(asked: Message, answered: Message, client: str) -> Message:
+        if client == "1" and asked.metadata.message_type == "train.personalize":
+            told = answered.content.metric_records[METRICS]
+            told["losses"], told["weights"] = (
+                [0.5, 0.6],
+                [0.5, *[0.5 / (len(told["weights"]) - 1)] * (len(told["weights"]) - 1)],
+            )
+        return answered
+
+    run = federate(tamper=tamper, **{**ALL, "num-server-rounds": 1})
+    assert run.events[0]["not-personalised"] == {
+        "1": "weights: the mixture has a higher loss than the own model, and is used"
+    }
+
+
+@pytest.mark.parametrize("clients", [4, 5])
+def test_all_of_a_few_clients_are_judged_in_two_rounds(federate, clients):
+    """n <= 2k + 1: everybody was downloaded by everybody after ceil((n - 1) / k) rounds, whatever they were worth."""
+    run = federate(**ALL, **{"num-clients": clients, "pfedsv.top-k": 2, "model": "linear"})
+    assert all(len(known) == 2 for known in run.events[0]["relevance"].values())
+    assert all(len(known) == clients - 1 for known in run.events[1]["relevance"].values())
+
+
+def test_the_paper_finds_all_relevant_clients_within_the_bound(federate):
     """Everybody was downloaded by everybody after ceil((n - 1) / k) rounds, whatever they were worth."""
-    run = federate(**ALL, **{"num-clients": 7, "pfedsv.top-k": 2, "model": "linear"})
+    run = federate(**ALL, **PAPER, **{"num-clients": 7, "pfedsv.top-k": 2, "model": "linear"})
     assert all(len(known) == 6 for known in run.events[2]["relevance"].values())
     assert all(len(known) == 4 for known in run.events[1]["relevance"].values())
 
@@ -382,6 +486,74 @@ def test_a_downloaded_model_with_nan_is_left_out_by_name(alone):
     judgement = judgement_of(ask(change))
     assert judgement.members == (names[0],) and judgement.left_out == (names[1],)
     assert judgement.reasons == ("classifier: numbers are not finite",)
+    assert all(np.isfinite(value).all() for value in run.state("0").values())
+
+
+def told_by(answer: Message) -> dict[str, list[float]]:
+    metrics = answer.content.metric_records[METRICS]
+    return {name: list(metrics[name]) for name in ("values", "weights", "losses")}
+
+
+def with_models(change):
+    def changed(records: RecordDict) -> None:
+        rows = {part: np.array(value) for part, value in unpack(records.array_records[OTHERS]).items()}
+        change(rows)
+        records[OTHERS] = pack(rows)
+
+    return changed
+
+
+def test_a_mixture_that_is_worse_is_not_used(alone):
+    """The first model drowns every average, so that whoever dilutes it seems to help: here a model that says one label
+    always, and is right in half of the samples. The mixture with it is tried, and the own model kept."""
+    run, ask = alone
+    own = uploaded(run, 1)["0"]
+    label = int(validation_of(run, "0", 4)[1][0])
+
+    def tamper(rows: dict[str, np.ndarray]) -> None:
+        for part in rows:
+            rows[part][:] = own[part]
+        rows["classifier"][0] *= -1e3
+        rows["classifier"][1, -10 + label] += 50  # the biases come last
+
+    told = told_by(ask(with_models(tamper)))
+    assert told["values"][1] > 0 > told["values"][0]
+    assert told["losses"][1] > told["losses"][0]
+    assert told["weights"] == [1.0, 0.0, 0.0]
+    for part, value in run.state("0").items():
+        np.testing.assert_array_equal(value, own[part])
+
+
+def test_a_mixture_that_is_better_is_what_the_client_uses(alone):
+    """Both models have the own one's answers, only surer or less sure: the right ones help, and the model is between them."""
+    run, ask = alone
+    own = uploaded(run, 1)["0"]
+
+    def tamper(rows: dict[str, np.ndarray]) -> None:
+        for part in rows:
+            rows[part][:] = own[part]
+        rows["classifier"][0] *= 1.2
+        rows["classifier"][1] *= -1.0
+
+    told = told_by(ask(with_models(tamper)))
+    assert told["values"][0] > 0 > told["values"][1]
+    assert told["weights"] == pytest.approx([0.5, 0.5, 0.0]) and told["losses"][1] < told["losses"][0]
+    np.testing.assert_allclose(run.state("0")["classifier"], 1.1 * own["classifier"], rtol=1e-5)
+
+
+def test_models_of_wild_numbers_do_not_end_the_game(alone):
+    """Their outputs are not finite: they are worth nothing, and the client goes on."""
+    run, ask = alone
+    own = uploaded(run, 1)["0"]
+
+    def tamper(rows: dict[str, np.ndarray]) -> None:
+        for part in rows:
+            rows[part][:] = own[part]
+        rows["classifier"][0] = 3e38
+        rows["extractor"][0] = 3e38
+
+    told = told_by(ask(with_models(tamper)))
+    assert told["weights"][1] == 0 and np.isfinite(told["values"]).all()
     assert all(np.isfinite(value).all() for value in run.state("0").values())
 
 

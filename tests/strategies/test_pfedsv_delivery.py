@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 ALL = {"strategy": "pfedsv", "partition": "pathological", "num-server-rounds": 2, "learning-rate": 0.1}
 SHARED = {**ALL, "pfedsv.shared-extractor": True}
+PAPER = {"pfedsv.game": "paper"}  # where everybody is asked for models in every round
 SOME = {**ALL, "num-clients": 8, "fraction-train": 0.25, "num-server-rounds": 8, "pfedsv.top-k": 2, "model": "mlp"}
 TIMES = {"seconds", "evaluate-seconds"}
 
@@ -33,7 +34,9 @@ def told(run) -> list[dict]:
     return lines
 
 
-@pytest.mark.parametrize("settings", [ALL, SHARED, SOME], ids=["all", "shared extractor", "some"])
+@pytest.mark.parametrize(
+    "settings", [ALL, SHARED, SOME, {**SOME, **PAPER}], ids=["all", "shared extractor", "some", "paper"]
+)
 def test_the_same_run_in_more_messages(federate, one_by_one, settings):
     together = federate(**settings)
     one_by_one()
@@ -90,7 +93,8 @@ def test_a_client_that_does_not_answer_keeps_its_own_model_and_is_tested(federat
     if kind == "train.deliver":
         one_by_one()
     run = federate(
-        tamper=silence("2", kind, 2), **{**ALL, "num-server-rounds": 3, "round-timeout": 1.0, "model": "linear"}
+        tamper=silence("2", kind, 2),
+        **{**ALL, **PAPER, "num-server-rounds": 3, "round-timeout": 1.0, "model": "linear"},
     )
     assert run.events[1]["not-personalised"] == {"2": "no answer within 1 seconds"}
     assert run.events[0]["not-personalised"] == run.events[2]["not-personalised"] == {}
@@ -102,7 +106,8 @@ def test_a_client_that_does_not_answer_keeps_its_own_model_and_is_tested(federat
 
 def test_a_client_that_does_not_answer_to_training_is_left_out(federate):
     run = federate(
-        tamper=silence("2", "train", 2), **{**ALL, "num-server-rounds": 3, "round-timeout": 1.0, "model": "linear"}
+        tamper=silence("2", "train", 2),
+        **{**ALL, **PAPER, "num-server-rounds": 3, "round-timeout": 1.0, "model": "linear"},
     )
     assert run.events[1]["left-out"] == {"2": "no answer within 1 seconds"}
     assert "2" not in run.events[1]["values"] and "2" in run.events[2]["values"]
