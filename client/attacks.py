@@ -2,8 +2,8 @@
 
 To the data (ShapleyFL, appendix B.3), on a random share `strength` of the training samples where not said otherwise:
 
-    long-tail        samples are thrown away until label counts fall geometrically, from n to n / imbalance
-    open-set         inputs become something of no class, their pixels or features in one random order; labels stay
+    open-set         images become those of another data set, whose classes the task does not have; labels stay. Where
+                     there is none, inputs are their own pixels or features in one random order
     closed-set       labels L become (L + 1) mod C
     data-noise       strength * N(0, 1) is added to the normalised inputs of all samples
 
@@ -20,6 +20,7 @@ To the update V = theta - x, with x the model it started from:
 More kinds come from other packages: subclasses of Attack, as entry points of the group `coterie.attacks`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,7 @@ class Attack:
     seed: int  # of the run
     client: str
     num_classes: int  # 0: regression
+    foreign: Callable[[int, np.random.Generator], torch.Tensor] | None = None  # so many images of no class
 
     @property
     def kind(self) -> str:
@@ -57,11 +59,6 @@ class Attack:
         if not len(samples):
             return samples
         rng = generator(self.seed, "attack-data", client=self.client)
-        if self.kind == "long-tail":
-            kept = torch.from_numpy(long_tail(samples.y.cpu().numpy(), self.settings.imbalance, rng)).to(
-                samples.y.device
-            )
-            return Samples(samples.x[kept], samples.y[kept])
         if self.kind == "data-noise":
             noise = rng.standard_normal(tuple(samples.x.shape), dtype=np.float32) * np.float32(self.settings.strength)
             return Samples(samples.x + torch.from_numpy(noise).to(samples.x), samples.y)
@@ -70,7 +67,9 @@ class Attack:
         number = round(min(self.settings.strength, 1.0) * len(samples))
         chosen = torch.from_numpy(rng.permutation(len(samples))[:number]).to(samples.y.device)
         x, y = samples.x.clone(), samples.y.clone()
-        if self.kind == "open-set":
+        if self.kind == "open-set" and self.foreign:
+            x[chosen] = self.foreign(number, rng)
+        elif self.kind == "open-set":
             flat = x[chosen].flatten(1)
             order = torch.from_numpy(rng.permutation(flat.shape[1])).to(flat.device)
             x[chosen] = flat[:, order].view(x[chosen].shape)
@@ -128,14 +127,3 @@ def attack_of(kind: str) -> type[Attack]:
 def _direction(rng: np.random.Generator, size: int) -> np.ndarray:
     vector = rng.standard_normal(size)
     return np.asarray(vector / np.linalg.norm(vector))
-
-
-def long_tail(labels: np.ndarray, imbalance: float, rng: np.random.Generator) -> np.ndarray:
-    """The samples that stay: of the k-th of K labels n_max / imbalance^(k / (K - 1)), at least one."""
-    present = rng.permutation(np.unique(labels))
-    if len(present) < 2 or labels.dtype.kind == "f":
-        return np.arange(len(labels))
-    members = [rng.permutation(np.flatnonzero(labels == label)) for label in present]
-    most = max(len(own) for own in members)
-    kept = [own[: max(1, round(most * imbalance ** (-k / (len(present) - 1))))] for k, own in enumerate(members)]
-    return np.sort(np.concatenate(kept))

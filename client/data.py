@@ -1,22 +1,23 @@
 """Which samples are mine: a partition of the task's data set, or the data that the node configuration names."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.linear import LinearRecipe, load_linear
+from coterie.tasks.long_tail import long_tail
 from coterie.tasks.partitions import cached_partition
 from coterie.tasks.resolve import partition_kind, spec_of
 from coterie.tasks.samples import Dataset
 from coterie.tasks.server_data import held_out, without
-from coterie.tasks.splits import Split, split
+from coterie.tasks.splits import Split, split, stratified_order
 from coterie.tasks.training import Samples, chosen_samples
 from coterie.wire.config import RunConfig
 from coterie.wire.errors import ConfigError
-from coterie.wire.randomness import derive_seed
+from coterie.wire.randomness import derive_seed, generator
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
         classes = config.classes or ("regression" if spec.kind == "regression" else str(spec.num_outputs))
         shape = ",".join(str(size) for size in spec.input_shape)
         dataset = load_dataset("own", config.data_root, data=own, classes=classes, input_shape=shape)
+        if config.test_data == "published" or config.long_tail > 1:
+            raise ConfigError("test-data, long-tail: are for data sets that are dealt; this client has data of its own")
         return ClientData(dataset, _split(dataset, np.arange(len(dataset)), config, name), 0)
     if "partition-id" not in node_config:
         raise ConfigError("node configuration: give data='...', or partition-id")
@@ -49,7 +52,10 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
     if not 0 <= partition_id < num_partitions:
         raise ConfigError(f"node configuration: partition-id = {partition_id}: must be from 0 to {num_partitions - 1}")
     dataset, parts = partitioned(config, num_partitions, str(node_config.get("state-dir", "")))
-    return ClientData(dataset, _split(dataset, parts[partition_id], config, str(partition_id)), num_partitions)
+    mine = _split(dataset, parts[partition_id], config, str(partition_id))
+    if config.test_data == "published":
+        mine = replace(mine, test=np.sort(published_tests(dataset, config)[partition_id::num_partitions]))
+    return ClientData(dataset, mine, num_partitions)
 
 
 def num_partitions_of(node_config: Mapping[str, Any], config: RunConfig) -> int:
@@ -70,13 +76,32 @@ def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tupl
     dataset = _dataset(c, num_partitions)
     made = repr(linear_recipe(c, num_partitions)) if c.task == "linear" else ""
     where = (c.task, c.data_root, c.data, c.classes, c.input_shape, made)
-    key = (*where, num_partitions, c.server_data, *settings.values())
+    key = (*where, num_partitions, c.server_data, c.test_data, c.long_tail, *settings.values())
     if key not in _partitions:
         taken = held_out(dataset, c.server_data, derive_seed(c.seed, "server-data"))
+        if c.test_data == "published":
+            taken = np.union1d(taken, published_tests(dataset, c))
+        if c.long_tail > 1:
+            rest = np.setdiff1d(np.arange(len(dataset)), taken)
+            rng = generator(c.seed, "long-tail")
+            stay = rest[long_tail(dataset.y[rest], c.long_tail, rng)]
+            if settings["kind"] == "shards":  # what equal shards leave over is taken from all labels alike
+                shards = num_partitions * c.shards_per_client
+                stay = stratified_order(stay, dataset.y, rng)[: len(stay) // shards * shards]
+            taken = np.setdiff1d(np.arange(len(dataset)), stay)
         dealt, rest = without(dataset, taken) if len(taken) else (dataset, np.arange(len(dataset)))
         parts = cached_partition(dealt, num_partitions, cache=Path(cache) if cache else None, **settings)
         _partitions[key] = [rest[part] for part in parts]
     return dataset, _partitions[key]
+
+
+def published_tests(dataset: Dataset, c: RunConfig) -> np.ndarray:
+    """The published test samples that are not the server's, in a random order with labels in proportion."""
+    if not dataset.num_test:
+        raise ConfigError(f"test-data = 'published': {dataset.source} has no published test set; use 'own'")
+    taken = held_out(dataset, c.server_data, derive_seed(c.seed, "server-data"))
+    tests = np.setdiff1d(np.arange(len(dataset) - dataset.num_test, len(dataset)), taken)
+    return stratified_order(tests, dataset.y, generator(c.seed, "published-tests"))
 
 
 def _dataset(c: RunConfig, num_partitions: int) -> Dataset:
@@ -104,7 +129,7 @@ def _split(dataset: Dataset, indices: np.ndarray, config: RunConfig, name: str) 
     return split(
         indices,
         dataset.y,
-        test_fraction=config.test_fraction,
+        test_fraction=config.test_fraction if config.test_data == "own" else 0.0,
         validation_fraction=config.validation_fraction,
         seed=derive_seed(config.seed, "split", client=name),
     )

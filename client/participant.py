@@ -9,9 +9,11 @@ import torch
 from coterie.client.attacks import Attack, attack_of
 from coterie.client.data import ClientData, load_client_data, num_partitions_of
 from coterie.client.store import ContextStore, FileStore, Store
+from coterie.tasks.foreign import foreign_images, foreign_set
 from coterie.tasks.models import Network
 from coterie.tasks.personal import personal_facts
 from coterie.tasks.resolve import model_name, network_of, spec_of
+from coterie.tasks.samples import Dataset
 from coterie.tasks.spec import TaskSpec
 from coterie.tasks.training import Samples, Sgd
 from coterie.wire.arrays import Parts
@@ -86,7 +88,16 @@ class Participant:
             names = [str(i) for i in range(num_partitions_of(node, self.config))]
             bad = bool(names) and str(node.get("partition-id")) in bad_clients(settings, names, self.config.seed)
         classes = 0 if self.spec.kind == "regression" else self.spec.num_outputs
-        return attack_of(settings.kind)(settings, self.config.seed, self.name, classes) if bad else None
+        if not bad:
+            return None
+        foreign = None
+        if settings.kind == "open-set":
+            other = foreign_set(self.config.task, settings.foreign, self.config.data_root)
+            foreign = functools.partial(self._foreign_images, other) if other is not None else None
+        return attack_of(settings.kind)(settings, self.config.seed, self.name, classes, foreign)
+
+    def _foreign_images(self, of: Dataset, number: int, rng: np.random.Generator) -> torch.Tensor:
+        return foreign_images(of, self.data().dataset, number, rng, self.device)
 
     def rng(self, purpose: str, server_round: int) -> np.random.Generator:
         """The generator for one purpose; torch's own generator (dropout) is seeded alike."""

@@ -81,9 +81,11 @@ PFEDSV_TASKS: dict[str, dict[str, Value]] = {
 }
 PFEDSV_RIVALS = "local,fedavg,fedavg-ft,fedprox,fedfomo,fedper,pfedsv"
 
-SCENARIOS: dict[str, dict[str, Value]] = {  # ShapleyFL, appendix B.3; a third of the clients is bad
-    "long-tail": {"attack.kind": "long-tail", "attack.imbalance": 100.0},
-    "open-set": {"attack.kind": "open-set"},
+SCENARIOS: dict[
+    str, dict[str, Value]
+] = {  # ShapleyFL, appendix B.3; 30 % of the clients are bad, in a long tail nobody
+    "long-tail": {"long-tail": 100.0},
+    "open-set": {"attack.kind": "open-set", "attack.strength": 0.5},
     "closed-set": {"attack.kind": "closed-set"},
     "data-noise": {"attack.kind": "data-noise"},
     "gradient-poison": {"attack.kind": "gradient-poison"},
@@ -107,6 +109,7 @@ def _shapleyfl(task: str, quick: Mapping[str, Value]) -> Methods:
             "learning-rate": 0.01,
             "evaluate-every": 10,
             "server-data": "2000",
+            "test-data": "published",
             "attack.fraction": 0.3,
             "fedprox.mu": 0.1,
         },
@@ -122,6 +125,7 @@ QUICK_IMAGES: dict[str, Value] = {
     "local-epochs": 1,
     "learning-rate": 0.05,
     "evaluate-every": 10,
+    "test-data": "own",  # few samples to train with
     "test-fraction": 0.9,
     "server-data": "300",
     "model": "mlp",

@@ -25,6 +25,7 @@ from coterie.strategies.registry import parse_config, register
 from coterie.strategies.server_game import server_samples
 from coterie.tasks.chart import label_overlap, label_table
 from coterie.tasks.datasets import load_dataset
+from coterie.tasks.foreign import foreign_set
 from coterie.tasks.own import describe
 from coterie.tasks.resolve import number_of_clients, spec_of
 from coterie.tasks.server_data import is_amount
@@ -104,7 +105,10 @@ def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
         config["server-data"] = str(Path(settings.server_data).expanduser().absolute())
     settings, sections = parse_config(config)
     makers(settings.observers)
-    bad_clients(cast(AttackSettings, sections["attack"]), [str(i) for i in range(number)], settings.seed)
+    attack = cast(AttackSettings, sections["attack"])
+    bad_clients(attack, [str(i) for i in range(number)], settings.seed)
+    if attack.kind == "open-set":
+        foreign_set(settings.task, attack.foreign, settings.data_root)
     partitioned(settings, number)
     if settings.server_data:
         server_samples(settings, "cpu")

@@ -14,7 +14,7 @@ from coterie.wire.randomness import generator
 from pydantic import Field, field_validator
 
 KINDS = (
-    *("none", "long-tail", "open-set", "closed-set", "data-noise", "gradient-poison", "random-gradient", "sign-flip"),
+    *("none", "open-set", "closed-set", "data-noise", "gradient-poison", "random-gradient", "sign-flip"),
     *("collude", "stale", "huge", "nan"),
 )
 GROUP = "coterie.attacks"  # of entry points: subclasses of coterie.client.attacks.Attack
@@ -32,8 +32,9 @@ class AttackSettings(Settings):
     strength: float = Field(
         1.0, ge=0.0, description="How much of it: share of samples or labels, or factor on what is sent."
     )
-    imbalance: float = Field(
-        100.0, ge=1.0, description="long-tail: samples of the most frequent label for one of the rarest."
+    foreign: str = Field(
+        "auto",
+        description="open-set: the data set whose images are taken; auto: one like the task's; none: pixels in random order.",
     )
 
     @field_validator("kind")

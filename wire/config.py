@@ -69,6 +69,17 @@ class RunConfig(Settings):
     dirichlet_alpha: float = setting(0.5, DATA, "Concentration of the dirichlet partition; small: unequal.", gt=0.0)
     labels_per_client: int = setting(2, DATA, "Labels of each client in the pathological partition.", ge=1)
     shards_per_client: int = setting(2, DATA, "Label-sorted shards of each client in the shards partition.", ge=1)
+    long_tail: float = setting(
+        1.0,
+        DATA,
+        "Samples of the most frequent label for one of the rarest, before data are dealt; 1: as they are.",
+        ge=1.0,
+    )
+    test_data: Literal["own", "published"] = setting(
+        "own",
+        DATA,
+        "What clients test with: a share of their own data, or of the published test set, which then nobody trains with.",
+    )
     test_fraction: float = setting(0.2, DATA, "Share of each client's data kept for testing.", gt=0.0, lt=1.0)
     validation_fraction: float = setting(
         0.1, DATA, "Share of each client's other data kept for validation.", ge=0.0, lt=1.0

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from coterie.client.attacks import Attack, long_tail
+from coterie.client.attacks import Attack
 from coterie.tasks.training import Samples
 from coterie.wire.arrays import unpack
 from coterie.wire.attack import KINDS, AttackSettings, bad_clients
@@ -65,13 +65,17 @@ def test_data_noise_is_standard_normal():
     assert abs(float(noise.mean())) < 0.05 and float(noise.std()) == pytest.approx(2.0, rel=0.03)
 
 
-def test_long_tail_counts_fall_geometrically():
-    labels = np.repeat(np.arange(5), 1000)
-    kept = long_tail(labels, 100.0, np.random.default_rng(0))
-    counts = sorted(np.bincount(labels[kept]).tolist(), reverse=True)
-    assert counts == [1000, 316, 100, 32, 10] and len(set(kept.tolist())) == len(kept)
-    spoiled = attack("long-tail", imbalance=20.0).on_samples(samples())
-    assert sorted(torch.bincount(spoiled.y).tolist())[::9] == [1, 20]
+def test_open_set_takes_images_of_another_set_for_a_share_of_the_samples():
+    asked = []
+
+    def foreign(number, rng):
+        asked.append(number)
+        return torch.full((number, 1, 4, 4), 9.0)
+
+    half = Attack(AttackSettings(kind="open-set", strength=0.5), 1, "3", 10, foreign).on_samples(samples())
+    replaced = (half.x == 9.0).flatten(1).all(dim=1)
+    assert asked == [100] and int(replaced.sum()) == 100 and torch.equal(half.y, samples().y)
+    assert torch.equal(half.x[~replaced], samples().x[~replaced])
 
 
 def test_gradient_poison_multiplies_each_number():
