@@ -22,14 +22,14 @@ import threading
 import time
 from pathlib import Path
 
+from rich.console import Console
+
+from coterie.deploy import LocalFederation
 from coterie.runtime.control import Control, bundle
 from coterie.runtime.keys import make_keys
 from coterie.runtime.processes import Processes, free_ports
 from coterie.runtime.programs import program, quoted, superlink_command
 from coterie.server.app import checked_config
-from rich.console import Console
-
-from coterie.deploy import LocalFederation
 
 CONFIG = {"model": "lenet5", "local-epochs": 1, "strategy": "fedavg", "task": "digits"}
 SETTLE_SECONDS = 5.0

@@ -7,6 +7,7 @@ import argparse
 import time
 
 import numpy as np
+
 from coterie.games.overlap import LinearGame, form, is_individually_stable
 from coterie.strategies.pfedocf.game import Nearest, play
 from coterie.tasks.linear import LinearRecipe, linear_parameters

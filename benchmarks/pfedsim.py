@@ -22,14 +22,14 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
+
 from coterie.games.similarity import aggregation_weights, similarity_rows
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import run
+from coterie.simulate import prepare
 from coterie.strategies.observer import Observer
 from coterie.strategies.pool import ModelPool
 from coterie.tasks.models import build_network
-
-from coterie.simulate import prepare
 
 
 def measure_aggregation(clients: int = 1000) -> None:

@@ -27,19 +27,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coterie.client import participant
-from coterie.client.app import app
-from coterie.client.participant import Participant
-from coterie.server.app import checked_config
-from coterie.strategies.pfedsv import ONE_MESSAGE
-from coterie.strategies.pfedsv.game import _score_of_average, coalition_values, gains, loss_of
-from coterie.strategies.pfedsv.orders import DeliverOrder, PersonalizeOrder
-from coterie.tasks.datasets import load_dataset
-from coterie.tasks.models import WEIGHTS, Network, build_network
-from coterie.tasks.training import Samples, Sgd, train
-from coterie.wire.arrays import Parts, pack
-from coterie.wire.config import Value
-from coterie.wire.messages import Sent, TrainOrder
 from flwr.app import Context, Message, RecordDict
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
@@ -50,7 +37,20 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
 from flwr.supercore.task_identity import TaskIdentity
 
+from coterie.client import participant
+from coterie.client.app import app
+from coterie.client.participant import Participant
 from coterie.communication import sizes_of
+from coterie.server.app import checked_config
+from coterie.strategies.pfedsv import ONE_MESSAGE
+from coterie.strategies.pfedsv.game import _score_of_average, coalition_values, gains, loss_of
+from coterie.strategies.pfedsv.orders import DeliverOrder, PersonalizeOrder
+from coterie.tasks.datasets import load_dataset
+from coterie.tasks.models import WEIGHTS, Network, build_network
+from coterie.tasks.training import Samples, Sgd, train
+from coterie.wire.arrays import Parts, pack
+from coterie.wire.config import Value
+from coterie.wire.messages import Sent, TrainOrder
 
 MEMBERS, IMAGES, K = 6, 2000, 5
 CASES = [("mnist", "lenet5", False), ("cifar10", "resnet34", True), ("cifar10", "resnet34", False)]

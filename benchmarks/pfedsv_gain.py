@@ -22,10 +22,10 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
-from coterie.wire.config import Value
 from sklearn.datasets import load_digits
 
 import coterie
+from coterie.wire.config import Value
 
 CLIENTS, SAMPLES = 12, 140
 SMALL: dict[str, Value] = {"num_server_rounds": 20, "local_epochs": 5, "batch_size": 10, "learning_rate": 0.05}

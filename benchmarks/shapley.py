@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coterie.games.shapley import Estimate, estimate, shapley_from_table
 from federated_games import CLIENTS, cached_games
+
+from coterie.games.shapley import Estimate, estimate, shapley_from_table
 
 FloatArray = NDArray[np.float64]
 

@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from coterie.client.data import partitioned
 from coterie.games.shapley import Estimate, estimate, normalise, shapley_from_table
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import run
+from coterie.simulate import prepare
 from coterie.strategies.registry import parse_config
 from coterie.strategies.server_game import mixture, server_samples
 from coterie.tasks.coalition_models import CoalitionModels
@@ -29,8 +31,6 @@ from coterie.tasks.models import build_network
 from coterie.tasks.parts import average
 from coterie.tasks.training import Samples, Sgd, chosen_samples, evaluate, train
 from coterie.wire.errors import RunFailed
-
-from coterie.simulate import prepare
 
 AUTHORS = 950  # evaluations of their code in a round of ten clients
 CLIENTS = 10

@@ -29,21 +29,21 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
+from safetensors.numpy import load_file
+
 from coterie.client.data import linear_recipe, load_client_data
 from coterie.games.equilibrium import linear_pareto_front
 from coterie.games.preferences import even
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import run
 from coterie.server.findings import found as findings_of
+from coterie.simulate import prepare
 from coterie.strategies.findings import Finding
 from coterie.strategies.registry import parse_config
 from coterie.tasks.hypernetwork import Hypernetwork
 from coterie.tasks.linear import linear_parameters
 from coterie.tasks.resolve import network_of
 from coterie.wire.config import RunConfig
-from safetensors.numpy import load_file
-
-from coterie.simulate import prepare
 
 CLIENTS, FEATURES, TRAIN, TEST, GROUPS = 6, 20, 100, 100, 2
 GROUP_OF = [frozenset(j for j in range(CLIENTS) if j % GROUPS == i % GROUPS) for i in range(CLIENTS)]

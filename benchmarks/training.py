@@ -21,18 +21,18 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional
+
 from coterie.client.data import load_client_data
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import run
+from coterie.simulate import prepare
 from coterie.tasks.datasets import DataError
 from coterie.tasks.models import Network, build_network
 from coterie.tasks.training import Samples, Sgd, train
 from coterie.wire.config import RunConfig, split_sections
 from coterie.wire.randomness import derive_seed, generator
-from torch import nn
-from torch.nn import functional
-
-from coterie.simulate import prepare
 
 torch.set_num_threads(1)
 REPEATS = 2

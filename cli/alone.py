@@ -3,8 +3,9 @@
 import sys
 from typing import NoReturn
 
-from coterie.wire.errors import CoterieError
 from typer.core import TyperCommand
+
+from coterie.wire.errors import CoterieError
 
 
 def run_alone(command: TyperCommand, arguments: list[str]) -> None:

@@ -7,9 +7,10 @@ lost or the server restarts. What it keeps is in one directory (`--state`): its 
 from typing import Any
 
 import click
+from typer.core import TyperCommand, TyperOption
+
 from coterie.cli.alone import run_alone
 from coterie.runtime.device import check_key, find_key, make_device
-from typer.core import TyperCommand, TyperOption
 
 
 def client_command(key: str, **options: Any) -> None:

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import coterie
 from coterie.cli.options import given_values, parse_list, parse_seeds
 from coterie.cli.show import say, show
-
-import coterie
 
 
 def run(settings: tuple[str, ...], workers: int | None, **options: Any) -> None:
@@ -83,9 +82,8 @@ def predict(model: str, data: str, output: str, network: str) -> None:
 
 
 def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | None, **options: Any) -> None:
-    from coterie.runtime.foreground import Stopped
-
     from coterie import deploy
+    from coterie.runtime.foreground import Stopped
 
     try:
         done = deploy.up(given_values(options, settings), control_port, fleet_port)

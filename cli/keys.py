@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from rich.console import Console
+
 from coterie.runtime.keys import make_keys, revoke_keys
 from coterie.wire.errors import ConfigError
-from rich.console import Console
 
 
 def keys_command(directory: str, clients: int | None, names: str, server_names: str, revoke: str = "") -> None:

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+import coterie
 from coterie.cli import commands
 from coterie.cli.client import command as client_command
 from coterie.cli.keys import keys_command
 from coterie.cli.options import config_options
 from coterie.cli.server import command as server_command
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
-
-import coterie
 from coterie.presets import PLAIN, PRESETS, Methods
 
 WORKERS_HELP = "Worker processes; results do not depend on it. 0: all in this process. Default: one per core."

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 import click
+from typer.core import TyperOption
+
 from coterie.strategies.registry import default_config, names, outside_config, sections
 from coterie.tasks.installed import task_names
 from coterie.tasks.models import model_names
 from coterie.wire.config import RunConfig, Value
 from coterie.wire.errors import ConfigError
-from typer.core import TyperOption
 
 CHOICES = {"strategy": names(), "task": [*task_names(), "own"], "model": model_names()}
 TYPES: dict[Any, Any] = {int: click.INT, float: click.FLOAT}

@@ -3,9 +3,10 @@
 from typing import Any
 
 import click
+from typer.core import TyperCommand, TyperOption
+
 from coterie.cli.alone import run_alone
 from coterie.runtime.server import serve
-from typer.core import TyperCommand, TyperOption
 
 
 def command(**more: Any) -> TyperCommand:

@@ -9,6 +9,7 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
+
 from coterie.client.store import Note, Store
 from coterie.wire.errors import ConfigError
 

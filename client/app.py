@@ -8,6 +8,9 @@ device, or be in a file that its node configuration names (`methods`).
 from importlib import import_module
 from typing import Any
 
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
 from coterie.client.data import load_client_data
 from coterie.client.participant import Participant, client_name, local_config
 from coterie.client.testing import test
@@ -15,8 +18,6 @@ from coterie.client.training import train
 from coterie.wire.config import RunConfig
 from coterie.wire.errors import Refused
 from coterie.wire.messages import EVALUATE, HELLO, ORDER, TRAIN, EvaluateOrder, Hello, TrainOrder
-from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 
 COMMON: dict[str, tuple[Any, Any]] = {TRAIN: (TrainOrder, train), EVALUATE: (EvaluateOrder, test)}
 

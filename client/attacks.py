@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+
 from coterie.tasks.models import STATISTICS, WEIGHTS
 from coterie.tasks.training import Samples
 from coterie.wire.arrays import Parts

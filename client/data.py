@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.linear import LinearRecipe, load_linear
 from coterie.tasks.long_tail import long_tail

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from flwr.app import ArrayRecord, Context, RecordDict
+
 from coterie.client.attacks import Attack, attack_of
 from coterie.client.data import ClientData, load_client_data, num_partitions_of
 from coterie.client.store import ContextStore, FileStore, Store
@@ -24,7 +26,6 @@ from coterie.wire.errors import ConfigError, Refused
 from coterie.wire.messages import MODEL
 from coterie.wire.privacy import PrivacySettings
 from coterie.wire.randomness import derive_seed, generator
-from flwr.app import ArrayRecord, Context, RecordDict
 
 LARGE = 32 * 2**20  # bytes of a model from which on no second copy of it is kept
 

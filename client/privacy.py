@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+
 from coterie.client.accountant import Accountant
 from coterie.client.participant import Participant
 from coterie.tasks.models import STATISTICS, WEIGHTS, Network

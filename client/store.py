@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from flwr.app import ConfigRecord, Context
+
 from coterie.tasks.models import Network
 from coterie.tasks.tensors import Vector, stored_arrays, write_arrays
 from coterie.wire.arrays import Parts, pack, unpack
 from coterie.wire.files import write_atomically
-from flwr.app import ConfigRecord, Context
 
 OWN = "own"  # the topic of the client's own model parts
 OTHERS = "others"

@@ -1,5 +1,7 @@
 """Making and testing a client's models, as most methods do it."""
 
+from flwr.app import RecordDict
+
 from coterie.client.participant import Participant, received_parts
 from coterie.client.store import OWN
 from coterie.tasks.gradients import measure_statistics
@@ -7,7 +9,6 @@ from coterie.tasks.models import Network
 from coterie.tasks.training import evaluate
 from coterie.tasks.training import train as train_network
 from coterie.wire.messages import EvaluateOrder, reply
-from flwr.app import RecordDict
 
 
 def test(me: Participant, order: EvaluateOrder, records: RecordDict) -> RecordDict:

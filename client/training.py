@@ -4,6 +4,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from flwr.app import RecordDict
+
 from coterie.client.participant import Participant, received_parts
 from coterie.client.privacy import train_privately, with_noise
 from coterie.client.store import OWN
@@ -13,7 +15,6 @@ from coterie.tasks.training import train as train_network
 from coterie.wire.arrays import Parts
 from coterie.wire.errors import Refused
 from coterie.wire.messages import TrainOrder, reply
-from flwr.app import RecordDict
 
 
 def train(me: Participant, order: TrainOrder, records: RecordDict, step: Step = PLAIN) -> RecordDict:

@@ -15,9 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
+
 from coterie.games import checks
 from coterie.games.checks import FloatArray
-from numpy.typing import ArrayLike
 
 MOST_MEMBERS = 20
 BLOCK = 1 << 18  # numbers held at once by coalition_scores: 2 MB stay in the processor's cache

@@ -19,10 +19,11 @@ import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
+
 from coterie.games.checks import FloatArray
 from coterie.games.memo import Memo
 from coterie.games.smooth import smooth_game
-from numpy.typing import NDArray
 
 Result = tuple[FloatArray, FloatArray]
 Differences = tuple[dict[int, dict[int, float]], list[FloatArray]]

@@ -10,10 +10,11 @@ estimate of how fast the gradient of F_j^(q+1) / (q+1) changes if that of F_j do
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
+
 from coterie.games import checks
 from coterie.games.checks import FloatArray
 from coterie.games.preferences import on_simplex
-from numpy.typing import ArrayLike
 
 
 def shares_of(weights: ArrayLike) -> FloatArray:

@@ -9,9 +9,10 @@ negative, let the most promising weight in, until none lowers the error. It ends
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from coterie.games import checks
 from coterie.games.checks import FloatArray
-from numpy.typing import ArrayLike, NDArray
 
 
 def mixing_weights(matrix: ArrayLike) -> FloatArray:

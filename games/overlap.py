@@ -18,11 +18,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
+
 from coterie.games import checks
 from coterie.games.checks import FloatArray
 from coterie.games.formation import Coalition, Formation, finish, formation
 from coterie.games.mixing import mixing_weights
-from numpy.typing import ArrayLike
 
 
 class Game(Protocol):

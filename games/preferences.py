@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
+from numpy.typing import ArrayLike
+
 from coterie.games import checks
 from coterie.games.checks import FloatArray
-from numpy.typing import ArrayLike
 
 PARTS_OF_THE_WAY = (1.0, 0.5, 0.125)
 FACTORS = (0.25, 1.0, 4.0)

@@ -23,9 +23,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from coterie.games import checks
 from coterie.games.checks import FloatArray
-from numpy.typing import ArrayLike, NDArray
 
 IntArray = NDArray[np.int64]
 FADE = 0.9  # what a score keeps of itself in a round

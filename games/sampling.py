@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from coterie.games import checks
 from coterie.games.checks import FloatArray
-from numpy.typing import ArrayLike, NDArray
 
 IntArray = NDArray[np.int64]
 

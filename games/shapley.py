@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike
+
 from coterie.games import checks, estimators
 from coterie.games.checks import FloatArray
 from coterie.games.memo import Memo, Utility
-from numpy.typing import ArrayLike
 
 METHODS = ("auto", "exact", "mc", "tmc", "dmc", "cc")
 LARGEST_EXACT = 24  # a table of 2^24 utilities takes 128 MB

@@ -13,9 +13,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from coterie.games import checks
 from coterie.games.checks import FloatArray
-from numpy.typing import ArrayLike, NDArray
 
 LARGEST_COSINE = 1 - 1e-4
 SELF_WEIGHT = -math.log(1 - LARGEST_COSINE)  # 9.21: as much as an identical classifier of somebody else

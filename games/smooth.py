@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from coterie.games.checks import FloatArray
 from numpy.typing import NDArray
+
+from coterie.games.checks import FloatArray
 
 PENALTIES = (1e-3, 1e-2, 0.1, 1.0, 10.0)  # in units of κ(0)
 MOST_FITTED = 600  # the fit takes the cube of it

@@ -18,6 +18,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+
 from coterie.runtime.flower import (
     ContextProto,
     ErrorCode,
@@ -29,8 +32,6 @@ from coterie.runtime.forks import fork
 from coterie.runtime.frames import frames_of, message_of
 from coterie.wire.errors import CoterieError
 from coterie.wire.fingerprint import fingerprint, fingerprint_of, source_files
-from flwr.app import Context, Error, Message
-from flwr.clientapp import ClientApp
 
 FIRST_TO_GO = "800"  # when memory runs out, Linux ends the process that trains and not its parents
 

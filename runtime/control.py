@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from cryptography.hazmat.primitives import serialization
+
 from coterie.runtime.flower import (
     ControlHttpClient,
     Fab,
@@ -29,7 +31,6 @@ from coterie.runtime.flower import (
 from coterie.wire.config import Value
 from coterie.wire.errors import RunFailed
 from coterie.wire.fingerprint import source_files
-from cryptography.hazmat.primitives import serialization
 
 POLL_SECONDS = 0.2
 FAILED_PREFIX = "ServerApp failed with exception: "

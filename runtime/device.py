@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
 from coterie.runtime.keys import NAME
 from coterie.runtime.tls import split_address
 from coterie.wire.attack import kinds
 from coterie.wire.config import Value, choose
 from coterie.wire.errors import ConfigError
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 
 @dataclass(frozen=True)

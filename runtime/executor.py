@@ -43,6 +43,7 @@ def main() -> None:
 
 def serve(address: str, authority: str) -> NoReturn:
     import httpx
+
     from coterie.runtime.flower import (
         AcquireTaskRequest,
         RuntimeHttpClient,

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Message
+
 from coterie.runtime.flower import (
     HEARTBEAT_DEFAULT_INTERVAL,
     ActivateNodeRequest,
@@ -40,8 +43,6 @@ from coterie.runtime.flower import (
     public_key_to_bytes,
     run_from_proto,
 )
-from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import Message
 
 CALL_SECONDS = 120.0  # enough for one object, at most 5 MB, over a slow line
 AWAY_SECONDS = 600.0  # how long the server may be away before a call is given up

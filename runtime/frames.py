@@ -4,6 +4,8 @@ import itertools
 import json
 from collections.abc import Sequence
 
+from flwr.app import Message
+
 from coterie.runtime.flower import (
     get_all_nested_objects,
     get_object_tree,
@@ -12,7 +14,6 @@ from coterie.runtime.flower import (
     no_object_id_recompute,
     remove_content_from_message,
 )
-from flwr.app import Message
 
 
 def frames_of(reply: Message) -> list[bytes]:

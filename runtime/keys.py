@@ -18,11 +18,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.wire.errors import ConfigError
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from coterie.wire.errors import ConfigError
 
 CURVE = ec.SECP384R1()
 CA_DAYS, SERVER_DAYS = 3650, 825

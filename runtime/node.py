@@ -18,6 +18,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Context, Error, Message, RecordDict
+from google.protobuf.message import DecodeError
+
 from coterie.runtime.device import Device
 from coterie.runtime.fleet import Fleet, KeyRefused, Lost, RunEnded
 from coterie.runtime.flower import (
@@ -34,10 +39,6 @@ from coterie.runtime.flower import (
 from coterie.runtime.forks import End, Ending
 from coterie.runtime.frames import frames_of, packed, unpacked
 from coterie.wire.files import write_atomically
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Context, Error, Message, RecordDict
-from google.protobuf.message import DecodeError
 
 SHORTEST_POLL, LONGEST_POLL = 0.1, 3.0  # seconds between questions for work
 POLL_SHARE = 0.3  # of the time since the last message: who worked just now is asked again soon

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+
 from coterie.runtime.control import Control, read_public_key
 from coterie.runtime.foreground import Stopped, say, stoppable
 from coterie.runtime.processes import Processes, last_words, must_be_free
 from coterie.runtime.programs import environment, executor_command, superlink_command
 from coterie.wire.errors import ConfigError, RunFailed
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 
 LOOK_SECONDS = 2.0
 START_SECONDS = 60.0

@@ -17,13 +17,14 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from multiprocessing.connection import Connection
 
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+
 from coterie.runtime.flower import Run, TaskIdentity
 from coterie.runtime.foreground import leave_it_to_the_parent
 from coterie.wire.config import Value
 from coterie.wire.errors import RunFailed
 from coterie.wire.log import log_plainly
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.serverapp import Grid
 
 WAIT_SECONDS = 0.2
 DEAD_WORKER = "a worker process was killed, perhaps for want of memory; try fewer --workers or a smaller model"

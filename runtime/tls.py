@@ -4,8 +4,9 @@ import socket
 import ssl
 from pathlib import Path
 
-from coterie.wire.errors import ConfigError
 from cryptography import x509
+
+from coterie.wire.errors import ConfigError
 
 TIMEOUT_SECONDS = 10.0
 EXPIRED, NOT_YET_VALID, WRONG_NAME, WRONG_ADDRESS = 10, 9, 62, 64  # OpenSSL's verification codes

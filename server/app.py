@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
 from coterie.server.findings import PairMatrix, found, suspects_in_words, write_findings
 from coterie.server.observers import observers_of
 from coterie.server.report import write_report
@@ -21,8 +24,6 @@ from coterie.wire.config import RunConfig, Settings, Value
 from coterie.wire.errors import ConfigError, CoterieError
 from coterie.wire.log import join_flowers_log
 from coterie.wire.privacy import PrivacySettings
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
 
 log = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+
 from coterie.server.pictures import png
 
 MOST_NAMES = 40  # clients up to which a picture names them

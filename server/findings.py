@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from coterie.server.rundir import write_json
 from coterie.strategies.findings import Finding, as_json, from_json
 

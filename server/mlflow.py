@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param
+
 from coterie.server.observers import numbers_of
 from coterie.strategies.observer import Observer
 from coterie.wire.config import Value
-from mlflow import MlflowClient
-from mlflow.entities import Metric, Param
 
 FILES = ("config.json", "result.json", "report.html")
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment
+
 from coterie.server.benefits import benefit_graph
 from coterie.server.coalitions import circles
 from coterie.server.findings import found
@@ -17,7 +19,6 @@ from coterie.server.pictures import client_lines, curves, heatmaps
 from coterie.strategies.findings import Finding
 from coterie.wire.errors import ConfigError
 from coterie.wire.files import write_atomically
-from jinja2 import Environment
 
 PAGE = """<!doctype html>
 <html lang="en">

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save
+
 from coterie.server.results import privacy_of, result_of
 from coterie.strategies.federation import name_order
 from coterie.strategies.observer import Observer
@@ -27,7 +29,6 @@ from coterie.wire.config import Value
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.files import write_atomically
 from coterie.wire.messages import Hello
-from safetensors.numpy import save
 
 PREPARED = ("clients", "keys", "logs")  # what `coterie up` makes in a new run directory before the server starts
 

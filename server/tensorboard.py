@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tensorboardX import SummaryWriter
+
 from coterie.server.observers import numbers_of
 from coterie.strategies.observer import Observer
 from coterie.wire.config import Value
-from tensorboardX import SummaryWriter
 
 
 class TensorBoard(Observer):

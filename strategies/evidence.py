@@ -18,6 +18,7 @@ benefit of doubt is given. A client with a score below -bound is suspect.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+
 from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
 

@@ -7,12 +7,13 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 
+from flwr.app import Message
+
 from coterie.strategies.fedavg import FedAvg
 from coterie.strategies.rounds import Round
 from coterie.wire.checks import Update
 from coterie.wire.errors import Refused
 from coterie.wire.messages import TrainOrder
-from flwr.app import Message
 
 
 class Fair(FedAvg):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import numpy as np
+
 from coterie.strategies.method import Method
 from coterie.strategies.rounds import Round, by_name
 from coterie.tasks.models import STATISTICS

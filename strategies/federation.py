@@ -8,11 +8,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
 from coterie.wire.checks import check_hello
 from coterie.wire.errors import Refused, RunFailed
 from coterie.wire.messages import HELLO, Hello, Sent, size_in_bytes
-from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+
 from coterie.client.participant import Participant
 from coterie.client.training import train_from
 from coterie.strategies.method import Method, MethodSettings, answers, setting
@@ -27,7 +29,6 @@ from coterie.wire.arrays import Parts
 from coterie.wire.checks import Update, checked_parts, part_places
 from coterie.wire.messages import OTHERS, EvaluateOrder, Sent, TrainOrder
 from coterie.wire.randomness import generator
-from flwr.app import ArrayRecord, RecordDict
 
 
 @dataclass(frozen=True)

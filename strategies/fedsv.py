@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
 from coterie.strategies.evidence import Evidence
 from coterie.strategies.fedavg import FedAvg
 from coterie.strategies.findings import Finding

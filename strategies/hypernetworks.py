@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+
 from coterie.games.preferences import even
 from coterie.strategies.method import Method, MethodSettings, setting
 from coterie.tasks.hypernetwork import Diverged, Hypernetwork

@@ -13,6 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from pydantic import Field
+
 from coterie.client.participant import Participant
 from coterie.strategies.federation import Federation
 from coterie.strategies.findings import Finding
@@ -26,10 +31,6 @@ from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.fingerprint import fingerprint_with
 from coterie.wire.messages import Order, Sent
 from coterie.wire.randomness import generator
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
-from pydantic import Field
 
 log = logging.getLogger(__name__)
 

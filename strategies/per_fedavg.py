@@ -9,13 +9,14 @@ alpha.
 
 from dataclasses import asdict, dataclass
 
+from flwr.app import RecordDict
+
 from coterie.client.participant import Participant
 from coterie.client.training import train
 from coterie.strategies.fedavg import FedAvg
 from coterie.strategies.method import MethodSettings, answers, setting
 from coterie.tasks.steps import Adapted
 from coterie.wire.messages import EvaluateOrder, TrainOrder
-from flwr.app import RecordDict
 
 
 @dataclass(frozen=True)

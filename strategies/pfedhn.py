@@ -11,6 +11,7 @@ model is HN(v_i) after that.
 from collections.abc import Iterable
 
 import numpy as np
+
 from coterie.strategies.hypernetworks import STEPS, HypernetworkMethod, HypernetworkSettings
 from coterie.strategies.method import setting
 from coterie.strategies.rounds import Round

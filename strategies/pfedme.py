@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from flwr.app import RecordDict
+
 from coterie.client.participant import Participant
 from coterie.client.training import train
 from coterie.strategies.fedavg import FedAvg
@@ -20,7 +22,6 @@ from coterie.tasks.models import WEIGHTS
 from coterie.tasks.steps import Moreau
 from coterie.wire.checks import Update
 from coterie.wire.messages import EvaluateOrder, TrainOrder
-from flwr.app import RecordDict
 
 
 @dataclass(frozen=True)

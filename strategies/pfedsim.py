@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+
 from coterie.games.similarity import SELF_WEIGHT, aggregation_weights, similarity_rows
 from coterie.strategies.fedavg import FedAvg
 from coterie.strategies.federation import name_order

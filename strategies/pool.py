@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+
 from coterie.tasks.parts import as_dtype
 from coterie.wire.arrays import Parts
 

@@ -11,6 +11,7 @@ count the same; the larger q, the nearer to AFL. Running statistics are averaged
 from collections.abc import Mapping
 
 import numpy as np
+
 from coterie.games.fairness import q_fair_steps
 from coterie.strategies.fair import Fair
 from coterie.strategies.method import MethodSettings, setting

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 import numpy as np
+
 from coterie.strategies.fedavg import FedAvg, sample_weights
 from coterie.strategies.method import MethodSettings, setting
 from coterie.strategies.rounds import Round, by_name

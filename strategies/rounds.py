@@ -15,11 +15,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
+from flwr.app import Message
+
 from coterie.strategies.federation import Federation, name_order
 from coterie.wire.checks import Update
 from coterie.wire.errors import Absent, NoQuorum, Refused
 from coterie.wire.messages import Sent, size_in_bytes
-from flwr.app import Message
 
 if TYPE_CHECKING:
     from coterie.strategies.method import Method

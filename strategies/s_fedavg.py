@@ -8,6 +8,7 @@ m different clients are drawn with these probabilities, and their updates are av
 from collections.abc import Mapping
 
 import numpy as np
+
 from coterie.strategies.fedavg import sample_weights
 from coterie.strategies.fedsv import FedSV
 from coterie.wire.checks import Update

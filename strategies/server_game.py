@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+
 from coterie.games.estimators import least_budget
 from coterie.games.shapley import Estimate, estimate
 from coterie.strategies.method import MethodSettings, setting

@@ -22,6 +22,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+
 from coterie.games.sampling import horvitz_thompson_weights, inclusion_probabilities, poisson_draw
 from coterie.games.shapley import Estimate, normalise
 from coterie.strategies.evidence import Evidence

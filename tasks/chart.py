@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from coterie.tasks.samples import DataError, Dataset
 from coterie.wire.files import write_atomically
 

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from coterie.tasks.models import Network
-from coterie.tasks.training import Samples, outputs
 from torch import Tensor, nn
 from torch.nn import functional
+
+from coterie.tasks.models import Network
+from coterie.tasks.training import Samples, outputs
 
 Parts = Mapping[str, np.ndarray]
 CHUNK = 500_000  # numbers of a chunk's first layer: two megabytes for every model

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from coterie.tasks.models import Network
-from coterie.tasks.training import Samples, features
 from torch import Tensor
 from torch.nn.functional import one_hot
+
+from coterie.tasks.models import Network
+from coterie.tasks.training import Samples, features
 
 Parts = Mapping[str, np.ndarray]
 ON_THE_WAY = 0.25

@@ -2,10 +2,11 @@
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.samples import DataError, Dataset
 from coterie.tasks.training import normalised
-from torch import Tensor
 
 USUAL = {  # task -> a set of the same shape, with other classes
     "mnist": "fashion-mnist",

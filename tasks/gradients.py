@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from coterie.tasks.models import WEIGHTS, Network
-from coterie.tasks.training import Samples, evaluate, sample_loss
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from coterie.tasks.models import WEIGHTS, Network
+from coterie.tasks.training import Samples, evaluate, sample_loss
 
 Rows = dict[str, np.ndarray]  # part -> (models, size)
 SIMPLE = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)

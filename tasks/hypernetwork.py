@@ -18,8 +18,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from coterie.tasks.models import WEIGHTS, Network
 from torch import Tensor, nn
+
+from coterie.tasks.models import WEIGHTS, Network
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 Rows = dict[str, np.ndarray]  # part -> (models, size)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from coterie.tasks.samples import DataError, Dataset, read_arrays
 from coterie.tasks.spec import TASKS
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+
 from coterie.tasks.samples import DataError, Dataset
 
 FEATURES = 20  # without input-shape

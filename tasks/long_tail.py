@@ -1,6 +1,7 @@
 """A long-tailed data set, made from one that is not: the counts of labels fall geometrically (ShapleyFL, appendix B.3)."""
 
 import numpy as np
+
 from coterie.tasks.samples import DataError
 
 

@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from coterie.tasks import installed
 from coterie.tasks.tensors import Vector, pieces
 from coterie.wire.errors import CoterieError
 from coterie.wire.installed import entry_points, load, names
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 WEIGHTS = ("extractor", "norm", "classifier")
 STATISTICS = ("buffers", "counters")

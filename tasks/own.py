@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from coterie.tasks.samples import DataError, Dataset, check_finite, read_arrays
 from coterie.tasks.spec import TaskSpec
 from coterie.tasks.tables import csv_inputs, read_csv

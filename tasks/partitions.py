@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from coterie.tasks.samples import DataError, Dataset, did_you_mean, read_arrays
 from coterie.tasks.splits import Split, split
 from coterie.wire.files import write_atomically

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+
 from coterie.wire.arrays import Parts
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
 from coterie.tasks.models import ModelError, Network, build_network
 from coterie.tasks.own import parse_shape
 from coterie.tasks.samples import Dataset

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+
 from coterie.tasks.installed import spec_named, task_names
 from coterie.tasks.models import ModelError, Network, build_network, default_model, model_names
 from coterie.tasks.own import parse_shape

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.samples import DataError, Dataset
 from coterie.tasks.spec import TaskSpec

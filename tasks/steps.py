@@ -15,8 +15,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from coterie.tasks.training import Batch, FlatSgd, Step
 from torch import Tensor
+
+from coterie.tasks.training import Batch, FlatSgd, Step
 
 
 class Adapted(Step):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from coterie.tasks.samples import DataError, check_finite
 
 LABEL_COLUMNS = ("label", "target")

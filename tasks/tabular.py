@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+
 from coterie.tasks.samples import DataError, Dataset
 from coterie.tasks.spec import TASKS
 

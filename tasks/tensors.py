@@ -14,6 +14,7 @@ from types import EllipsisType
 from typing import Any
 
 import numpy as np
+
 from coterie.wire.files import write_atomically
 
 PIECE = 2**20  # numbers handled at a time

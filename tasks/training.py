@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
 from coterie.tasks.models import NORMALISATION, WEIGHTS, Network
 from coterie.tasks.samples import Dataset
 from coterie.wire.arrays import Parts
-from torch import Tensor, nn
-from torch.nn import functional
 
 EVALUATION_BATCH = 512
 Batch = tuple[Tensor, Tensor]

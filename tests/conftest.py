@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from coterie.runtime.simulation import Workers
-from coterie.server.app import run
-from coterie.strategies.registry import method_of, parse_config
-from coterie.wire.arrays import unpack
-from coterie.wire.messages import MODEL
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.numpy import load_file
 
+from coterie.runtime.simulation import Workers
+from coterie.server.app import run
 from coterie.simulate import prepare
+from coterie.strategies.registry import method_of, parse_config
 from coterie.trial import Tamper, TamperedGrid
+from coterie.wire.arrays import unpack
+from coterie.wire.messages import MODEL
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from coterie.wire.fingerprint import DOOR, PACKAGES, source_files
 
 ROOT = Path(__file__).resolve().parent.parent

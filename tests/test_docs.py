@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from coterie.cli.main import program
 from coterie.strategies.registry import BUILT_IN, default_config
 from coterie.wire.fingerprint import source_files

@@ -12,8 +12,9 @@ from email.parser import BytesParser
 from pathlib import Path
 
 import pytest
-from coterie.wire.fingerprint import DOOR, fingerprint, source_files
 from markdown_it import MarkdownIt
+
+from coterie.wire.fingerprint import DOOR, fingerprint, source_files
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,11 +7,12 @@ deployment a client does harm if its node configuration says so: `attack='sign-f
 
 from collections.abc import Sequence
 
+from pydantic import Field, field_validator
+
 from coterie.wire.config import Settings, choose
 from coterie.wire.errors import ConfigError
 from coterie.wire.installed import names
 from coterie.wire.randomness import generator
-from pydantic import Field, field_validator
 
 KINDS = (
     *("none", "open-set", "closed-set", "data-noise", "gradient-poison", "random-gradient", "sign-flip"),

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from flwr.app import ArrayRecord, Message, RecordDict
+
 from coterie.wire.arrays import Parts, Place, places, read
 from coterie.wire.errors import Absent, NotFinite, Refused
 from coterie.wire.messages import METRICS, MODEL, ORDER, Hello, size_in_bytes
-from flwr.app import ArrayRecord, Message, RecordDict
 
 LARGEST_COUNT = 10**9
 RAISED = re.compile(r"<class '[\w.]+'>:<'(.*)'>$")  # how Flower reports what a ClientApp raised

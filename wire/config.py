@@ -8,8 +8,9 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from coterie.wire.errors import ConfigError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coterie.wire.errors import ConfigError
 
 Value = bool | int | float | str
 

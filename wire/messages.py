@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
-from coterie.wire.arrays import Parts, pack
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from coterie.wire.arrays import Parts, pack
 
 HELLO, TRAIN, EVALUATE = "query.hello", "train", "evaluate"
 ORDER, MODEL, OTHERS, METRICS = "order", "model", "others", "metrics"

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from coterie.wire.config import Settings, split_sections
 from pydantic import Field
+
+from coterie.wire.config import Settings, split_sections
 
 
 class PrivacySettings(Settings):

@@ -7,13 +7,14 @@ w is the global model of the round. v_i starts where it was, is trained after w,
 
 from dataclasses import asdict, dataclass
 
+from flwr.app import RecordDict
+
 from coterie.client.participant import Participant, received_parts
 from coterie.client.training import train
 from coterie.strategies.fedavg import FedAvg
 from coterie.strategies.method import MethodSettings, answers, setting
 from coterie.tasks.training import train as train_network
 from coterie.wire.messages import EvaluateOrder, TrainOrder
-from flwr.app import RecordDict
 
 
 @dataclass(frozen=True)

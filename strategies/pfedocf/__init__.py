@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from flwr.app import Message
+
 from coterie.games.formation import Coalition, Formation
 from coterie.games.overlap import coalitions_of, form
 from coterie.strategies.fedavg import sample_weights
@@ -32,7 +34,6 @@ from coterie.wire.arrays import Parts
 from coterie.wire.checks import Update, check_update, rows_of
 from coterie.wire.errors import Absent, ConfigError, Refused, RunFailed
 from coterie.wire.messages import EvaluateOrder, Sent
-from flwr.app import Message
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,8 @@ For a linear task the own model is the least squares estimate, and that is all a
 import time
 
 import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+
 from coterie.client.participant import Participant, received_parts
 from coterie.client.privacy import with_noise
 from coterie.client.store import OWN
@@ -24,7 +26,6 @@ from coterie.wire.arrays import Parts
 from coterie.wire.checks import checked_parts
 from coterie.wire.errors import ConfigError, Refused
 from coterie.wire.messages import OTHERS, TrainOrder, reply
-from flwr.app import ArrayRecord, RecordDict
 
 WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
 

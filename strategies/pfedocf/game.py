@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+
 from coterie.games.formation import Coalition, Formation, Question, formation
 from coterie.games.overlap import LinearGame
 from coterie.strategies.federation import name_order

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+
 from coterie.games.mixing import mixing_weights_from_outputs
 from coterie.tasks.models import Network
 from coterie.tasks.parts import weighted_sum

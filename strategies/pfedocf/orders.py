@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
+from flwr.app import Message
+
 from coterie.wire.checks import check_evaluation, metrics_of, on_the_simplex, records_of, vector_of
 from coterie.wire.messages import Order
-from flwr.app import Message
 
 
 @dataclass(frozen=True)

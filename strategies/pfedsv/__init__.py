@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from flwr.app import ArrayRecord
+
 from coterie.strategies.fedavg import sample_weights
 from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
@@ -38,7 +40,6 @@ from coterie.wire.arrays import Parts, pack
 from coterie.wire.checks import Update, check_done
 from coterie.wire.errors import ConfigError, Refused, RunFailed
 from coterie.wire.messages import EvaluateOrder, Sent, TrainOrder
-from flwr.app import ArrayRecord
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+
 from coterie.client.participant import Participant, received_parts
 from coterie.client.store import OWN, Note
 from coterie.client.testing import personal_metrics
@@ -38,7 +40,6 @@ from coterie.wire.arrays import Parts
 from coterie.wire.checks import readable_parts
 from coterie.wire.errors import Refused
 from coterie.wire.messages import OTHERS, reply
-from flwr.app import ArrayRecord, RecordDict
 
 TOPIC = "pfedsv"
 PSEUDONYM = re.compile(r"[0-9a-f]{16}")

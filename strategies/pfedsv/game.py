@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+
 from coterie.games.coalitions import coalition_averages, coalition_scores
 from coterie.games.shapley import estimate, shapley_from_table
 from coterie.tasks.models import STATISTICS, Network, as_tensor

@@ -3,10 +3,11 @@
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from flwr.app import Message
+
 from coterie.wire.checks import check_evaluation, metrics_of, on_the_simplex, records_of, vector_of
 from coterie.wire.errors import Refused
 from coterie.wire.messages import ORDER, Order, Record
-from flwr.app import Message
 
 
 @dataclass(frozen=True)

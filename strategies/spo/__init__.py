@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+
 from coterie.games.equilibrium import collaborators_from_weights
 from coterie.games.preferences import Search
 from coterie.strategies.findings import Finding

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+
 from coterie.games.equilibrium import (
     Coalition,
     Violation,

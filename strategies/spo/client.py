@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+from flwr.app import ArrayRecord, Message, RecordDict
+
 from coterie.client.participant import Participant
 from coterie.strategies.method import answers
 from coterie.tasks.gradients import Rows, training_gradients, validation_gradient
@@ -15,7 +17,6 @@ from coterie.tasks.models import WEIGHTS, Network
 from coterie.wire.checks import Layout, Update, check_update, checked_parts, rows_of, vector_of
 from coterie.wire.errors import Refused
 from coterie.wire.messages import MODEL, Order, reply
-from flwr.app import ArrayRecord, Message, RecordDict
 
 WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
 

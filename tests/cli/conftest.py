@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
 from coterie.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]

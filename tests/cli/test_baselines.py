@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from coterie.strategies.registry import BUILT_IN as METHODS
 
 from coterie.presets import PRESETS
+from coterie.strategies.registry import BUILT_IN as METHODS
 
 PAPER = {
     "spo-synthetic": {"per-fedavg", "pfedme", "pfedhn"},

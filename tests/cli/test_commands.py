@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from coterie.cli.main import program
-from coterie.cli.options import given_values, method_keys
-from coterie.strategies.registry import BUILT_IN as METHODS
-from coterie.strategies.registry import default_config
-from coterie.wire.errors import ConfigError
 from safetensors.numpy import load_file
 
 import coterie as library
+from coterie.cli.main import program
+from coterie.cli.options import given_values, method_keys
 from coterie.presets import PRESETS
+from coterie.strategies.registry import BUILT_IN as METHODS
+from coterie.strategies.registry import default_config
+from coterie.wire.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200", "TERM": "dumb"}

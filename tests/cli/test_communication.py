@@ -1,12 +1,12 @@
 """What travels: counted from numbers of models, it is what was measured."""
 
 import pytest
-from coterie.server.app import checked_config
-from coterie.server.report import read_run
 
 from coterie.communication import communication, communication_table, counted, sizes_of
 from coterie.presets import PRESETS
 from coterie.runs import Run
+from coterie.server.app import checked_config
+from coterie.server.report import read_run
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from coterie.runtime.processes import free_ports
 from coterie.wire.fingerprint import DOOR, PACKAGES
 

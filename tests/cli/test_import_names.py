@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from coterie.wire.fingerprint import PACKAGES
 
 SMALL = ("--model", "linear", "--num-server-rounds", "1")

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from coterie.cli.keys import keys_command
-from coterie.runtime.keys import make_keys
-from coterie.wire.errors import ConfigError
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+from coterie.cli.keys import keys_command
+from coterie.runtime.keys import make_keys
+from coterie.wire.errors import ConfigError
 
 
 def certificate(path: Path) -> x509.Certificate:

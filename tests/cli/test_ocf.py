@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from coterie.cli.main import main
-from coterie.server.findings import found
 
+from coterie.cli.main import main
 from coterie.mechanisms import MECHANISMS
 from coterie.presets import PRESETS
+from coterie.server.findings import found
 
 
 def test_a_preset_in_small(tmp_path, capsys, monkeypatch):

@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from sklearn.datasets import load_diabetes, load_iris
+
 from coterie.client.data import load_client_data
 from coterie.strategies.registry import parse_config
 from coterie.tasks.models import build_network
@@ -15,8 +18,6 @@ from coterie.tasks.own import describe, load_inputs
 from coterie.tasks.personal import load_personal, personal_facts
 from coterie.tasks.samples import DataError, Dataset
 from coterie.tasks.tensors import stored_arrays, write_arrays
-from PIL import Image
-from sklearn.datasets import load_diabetes, load_iris
 
 NETWORK = """
 import torch

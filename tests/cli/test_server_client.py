@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from coterie.runtime.keys import make_keys, revoke_keys
 from coterie.runtime.processes import free_ports
 

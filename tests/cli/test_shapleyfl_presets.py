@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from coterie.cli.main import main
-from coterie.strategies.registry import BUILT_IN as METHODS
-from coterie.strategies.registry import parse_config
 
 import coterie
+from coterie.cli.main import main
 from coterie.presets import PRESETS, SCENARIOS, Methods
+from coterie.strategies.registry import BUILT_IN as METHODS
+from coterie.strategies.registry import parse_config
 
 
 def command(arguments, path) -> dict:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+
 from coterie.cli.main import main
 from coterie.server.findings import found
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from coterie.cli.main import main
 from coterie.runtime.keys import make_keys
 from coterie.runtime.processes import free_ports

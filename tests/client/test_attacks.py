@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+
 from coterie.client.attacks import Attack
 from coterie.tasks.training import Samples
 from coterie.wire.arrays import unpack

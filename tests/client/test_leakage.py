@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.training import Samples
 

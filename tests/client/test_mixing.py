@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from coterie.games.mixing import mixing_weights
 from coterie.strategies.pfedocf.mixing import best_mixture, mixed
 from coterie.tasks.models import build_network

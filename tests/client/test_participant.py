@@ -5,6 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
+from flwr.app import Context, Message, RecordDict
+from safetensors import safe_open
+from sklearn.datasets import load_digits
+
 from coterie.client.app import app
 from coterie.client.data import load_client_data, partitioned
 from coterie.client.participant import Participant, client_name, pick_device, received_parts
@@ -18,9 +22,6 @@ from coterie.wire.config import RunConfig
 from coterie.wire.errors import ConfigError, Refused
 from coterie.wire.fingerprint import fingerprint
 from coterie.wire.messages import METRICS, MODEL, EvaluateOrder, Sent, TrainOrder
-from flwr.app import Context, Message, RecordDict
-from safetensors import safe_open
-from sklearn.datasets import load_digits
 
 
 def context(node=None, **config) -> Context:

@@ -7,6 +7,10 @@ import logging
 import numpy as np
 import pytest
 import torch
+from flwr.app import Context, RecordDict
+from opacus.accountants import RDPAccountant
+from torch.nn import functional
+
 from coterie.client.accountant import Accountant
 from coterie.client.participant import Participant
 from coterie.client.privacy import _dp_sgd, secret_generator, with_noise
@@ -19,9 +23,6 @@ from coterie.tasks.training import Samples, Sgd
 from coterie.wire.arrays import unpack
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.messages import MODEL
-from flwr.app import Context, RecordDict
-from opacus.accountants import RDPAccountant
-from torch.nn import functional
 
 DP = {"privacy.mode": "dp-sgd"}
 

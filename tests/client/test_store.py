@@ -4,12 +4,13 @@ import os
 
 import numpy as np
 import pytest
-from coterie.client.store import ContextStore, FileStore, Note
-from coterie.tasks.models import build_network
-from coterie.wire.files import write_atomically
 from flwr.app import Context, RecordDict
 from safetensors import safe_open
 from safetensors.numpy import load_file
+
+from coterie.client.store import ContextStore, FileStore, Note
+from coterie.tasks.models import build_network
+from coterie.wire.files import write_atomically
 
 
 def parts(value: float) -> dict[str, np.ndarray]:

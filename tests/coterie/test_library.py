@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from coterie.strategies.findings import Finding, as_json
-from coterie.wire.fingerprint import source_files
 
 import coterie
 from coterie.progress import RunProgress
+from coterie.strategies.findings import Finding, as_json
+from coterie.wire.fingerprint import source_files
 
 SMALL = {"num_server_rounds": 2, "num_clients": 3, "local_epochs": 1, "model": "mlp", "workers": 0}
 ROOT = Path(__file__).resolve().parents[2]

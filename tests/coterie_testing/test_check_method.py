@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from coterie.client.training import train
 from coterie.strategies.fedavg import FedAvg
 from coterie.strategies.findings import Finding
 from coterie.strategies.method import MethodSettings, answers, setting
+from coterie.testing import LAWS, check_method
 from coterie.wire.checks import Update, check_done
 from coterie.wire.errors import ConfigError, Refused, RunFailed
 from coterie.wire.messages import METRICS, MODEL, Order, Sent, TrainOrder, reply
-
-from coterie.testing import LAWS, check_method
 
 DITTO = Path(__file__).parents[2] / "docs" / "how-to" / "ditto.py"
 

@@ -5,11 +5,12 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from coterie.games import coalitions
 from coterie.games.coalitions import coalition_averages, coalition_scores
 from coterie.games.shapley import shapley_from_table
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def masks(n):

@@ -5,6 +5,9 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from coterie.games.equilibrium import (
     Violation,
     benefit_graph,
@@ -15,8 +18,6 @@ from coterie.games.equilibrium import (
     linear_pareto_front,
     stable_coalitions,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def subsets(clients):

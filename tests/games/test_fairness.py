@@ -3,9 +3,10 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from coterie.games.fairness import agnostic_weights, q_fair_steps, shares_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from coterie.games.fairness import agnostic_weights, q_fair_steps, shares_of
 
 
 def test_ascent_against_a_solver():

@@ -1,10 +1,11 @@
 """How coalitions form: in batches as at once, disjoint ones too, for any table of errors."""
 
 import numpy as np
-from coterie.games.formation import formation
-from coterie.games.overlap import LinearGame, form, form_coalitions, is_individually_stable
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from coterie.games.formation import formation
+from coterie.games.overlap import LinearGame, form, form_coalitions, is_individually_stable
 
 
 class TableGame:

@@ -5,9 +5,10 @@ import math
 import cvxpy
 import numpy as np
 import pytest
-from coterie.games.mixing import mixing_weights, mixing_weights_from_outputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from coterie.games.mixing import mixing_weights, mixing_weights_from_outputs
 
 
 @pytest.mark.parametrize("seed", range(30))

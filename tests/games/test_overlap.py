@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from coterie.games.overlap import LinearGame, MeasuredGame, coalitions_of, form_coalitions, is_individually_stable
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from coterie.games.overlap import LinearGame, MeasuredGame, coalitions_of, form_coalitions, is_individually_stable
 
 THETAS = np.array([[1.0, 0.0, -1.0], [1.2, 0.1, -0.9], [0.7, 0.4, -1.5]])
 SAMPLES = np.array([8, 20, 12])

@@ -3,9 +3,10 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from coterie.games.preferences import Search, even, on_simplex
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from coterie.games.preferences import Search, even, on_simplex
 
 points = st.lists(st.floats(-3, 3), min_size=1, max_size=8)
 

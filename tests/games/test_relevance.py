@@ -5,6 +5,9 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from coterie.games.relevance import (
     aggregation_weights,
     ask_next,
@@ -14,8 +17,6 @@ from coterie.games.relevance import (
     update_relevance,
 )
 from coterie.games.shapley import shapley_from_table
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def test_relevance_moves_towards_the_new_values():

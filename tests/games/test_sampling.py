@@ -6,9 +6,10 @@ import math
 import cvxpy
 import numpy as np
 import pytest
-from coterie.games.sampling import horvitz_thompson_weights, inclusion_probabilities, poisson_draw
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+
+from coterie.games.sampling import horvitz_thompson_weights, inclusion_probabilities, poisson_draw
 
 weight_lists = st.lists(st.one_of(st.just(0.0), st.floats(1e-4, 1.0)), min_size=1, max_size=9)
 

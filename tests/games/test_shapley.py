@@ -6,10 +6,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from coterie.games.estimators import least_budget
-from coterie.games.shapley import estimate, normalise, shapley_from_table, shapley_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from coterie.games.estimators import least_budget
+from coterie.games.shapley import estimate, normalise, shapley_from_table, shapley_values
 
 SAMPLERS = ("mc", "tmc", "dmc", "cc")
 utilities = st.floats(-10, 10, allow_nan=False).map(lambda x: round(x, 3))

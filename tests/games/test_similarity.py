@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from coterie.games.similarity import SELF_WEIGHT, aggregation_weights, classifier_similarity, similarity_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+
+from coterie.games.similarity import SELF_WEIGHT, aggregation_weights, classifier_similarity, similarity_rows
 
 A = [[1.0, 0.0], [0.0, 1.0]]
 B = [[1.0, 1.0], [0.0, -1.0]]

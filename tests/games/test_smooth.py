@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from coterie.games import smooth
 from coterie.games.shapley import estimate, normalise, shapley_from_table
 

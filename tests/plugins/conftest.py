@@ -1,4 +1,5 @@
 import pytest
+
 from coterie.strategies import plugins
 from coterie.wire import installed
 

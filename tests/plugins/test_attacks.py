@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from coterie.client.attacks import Attack
-from coterie.wire.errors import ConfigError
 
 import coterie
+from coterie.client.attacks import Attack
+from coterie.wire.errors import ConfigError
 
 FEW = {"num_server_rounds": 1, "num_clients": 3, "model": "linear", "workers": 0, "progress": False}
 

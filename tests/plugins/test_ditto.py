@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from coterie.client.participant import Participant
 from torch.nn import functional
 
+from coterie.client.participant import Participant
 from coterie.testing import LAWS, check_method
 
 DITTO = Path(__file__).parents[2] / "docs" / "how-to" / "ditto.py"

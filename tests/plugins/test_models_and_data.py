@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from torch import nn
+
+import coterie
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.installed import task_names
 from coterie.tasks.models import MODELS, build_network, model_names
 from coterie.tasks.resolve import task_spec
 from coterie.tasks.spec import TASKS, TaskSpec
 from coterie.wire.errors import CoterieError
-from torch import nn
-
-import coterie
 
 FEW = {"num_server_rounds": 1, "local_epochs": 1, "workers": 0, "progress": False}
 SPEC = TaskSpec("towns", "Two towns", "classification", (3,), 2, natural_clients=("north", "south"))

@@ -4,12 +4,12 @@ import builtins
 import struct
 
 import pytest
+
+import coterie
 from coterie.server import observers
 from coterie.server.observers import OURS, makers, observers_of
 from coterie.strategies.observer import Observer
 from coterie.wire.errors import ConfigError, RunFailed
-
-import coterie
 
 FEW = {"num_clients": 3, "num_server_rounds": 2, "model": "linear", "local_epochs": 1, "workers": 0, "progress": False}
 TOLD: list[tuple] = []

@@ -5,6 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from flwr.app import Context, RecordDict
+
+import coterie
 from coterie.cli.options import given_values
 from coterie.client.app import hello
 from coterie.client.participant import Participant
@@ -16,9 +19,6 @@ from coterie.strategies.registry import BUILT_IN, default_config, method_of, nam
 from coterie.wire import installed
 from coterie.wire.errors import ConfigError, Refused, RunFailed
 from coterie.wire.fingerprint import fingerprint, fingerprint_with
-from flwr.app import Context, RecordDict
-
-import coterie
 
 DITTO = Path(__file__).parents[2] / "docs" / "how-to" / "ditto.py"
 HEAD = "from coterie.strategies.fedavg import FedAvg\nfrom coterie.strategies.method import *\n"

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Context, Message, RecordDict
+
 from coterie.client.app import app
 from coterie.runtime.answer import is_installed_code
 from coterie.runtime.control import bundle
@@ -26,7 +28,6 @@ from coterie.server.app import checked_config, initial_layout
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.config import RunConfig, split_sections
 from coterie.wire.messages import HELLO, MODEL, ORDER, TrainOrder
-from flwr.app import Context, Message, RecordDict
 
 CONFIG = {"num-clients": 2, "model": "linear", "local-epochs": 1}
 

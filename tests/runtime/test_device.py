@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+
 from coterie.cli.entry import main
 from coterie.cli.server import command as server_command
 from coterie.runtime import keys as keys_module
@@ -17,7 +19,6 @@ from coterie.runtime.keys import make_keys, revoke_keys
 from coterie.runtime.server import check_keys
 from coterie.runtime.tls import Unreachable, check_server, split_address
 from coterie.wire.errors import ConfigError
-from cryptography import x509
 
 SERVER = "127.0.0.1:9092"
 

@@ -5,10 +5,11 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from flwr.app import Array
+
 from coterie.runtime import flower
 from coterie.wire.arrays import NUMPY
 from coterie.wire.fingerprint import source_files
-from flwr.app import Array
 
 PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy")
 EXPECTED = [

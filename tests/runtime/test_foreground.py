@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+
 from coterie.runtime.foreground import STOPPING, Stopped, stoppable, undisturbed
 
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from coterie.runtime.forks import End, Ending, end, fork, living
 
 

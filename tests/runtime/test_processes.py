@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from coterie.runtime.processes import Processes, last_words, marked, must_be_free
 from coterie.runtime.programs import quoted
 from coterie.wire.errors import ConfigError, RunFailed

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
 from coterie.runtime.fleet import Fleet
 from coterie.runtime.flower import Node
 from coterie.runtime.keys import make_keys
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 
 def test_the_sign_is_there_only_after_the_server_let_the_client_in(tmp_path: Path) -> None:

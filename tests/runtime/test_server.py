@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from coterie.runtime.control import read_public_key
 from coterie.runtime.keys import make_keys, revoke_keys
 from coterie.runtime.server import Members

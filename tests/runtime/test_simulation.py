@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Message, RecordDict
+
 from coterie.client.app import app
 from coterie.runtime import simulation
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import checked_config
 from coterie.wire.errors import RunFailed
 from coterie.wire.messages import HELLO, ORDER
-from flwr.app import Message, RecordDict
 
 CLIENTS = 3
 

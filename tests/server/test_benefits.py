@@ -5,6 +5,7 @@ import math
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+
 from coterie.server.benefits import benefit_graph, positions
 
 

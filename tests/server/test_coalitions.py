@@ -1,6 +1,7 @@
 """Pictures of coalitions: what is drawn is where it should be."""
 
 import numpy as np
+
 from coterie.server.coalitions import circles, errors_by_mechanism, mixing_curves, share_by_sweeps
 from coterie.strategies.pfedocf import plane
 

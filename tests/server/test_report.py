@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+
 from coterie.cli.main import main
 from coterie.server.report import write_report
 from coterie.wire.errors import ConfigError

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
+
 from coterie.server.results import result_of
 from coterie.server.rundir import RunDirectory, append_line, new_run_dir, save_checkpoint, write_json
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.messages import Hello
-from safetensors.numpy import load_file
 
 CONFIG = {"run-dir": "", "strategy": "fedavg", "task": "digits", "seed": 1}
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
+from flwr.app import Context, RecordDict
+
+import coterie
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import app, checked_config, one_line_errors
 from coterie.strategies.registry import default_config
 from coterie.tasks.models import ModelError
 from coterie.tasks.samples import DataError
 from coterie.wire.errors import ConfigError, RunFailed
-from flwr.app import Context, RecordDict
-
-import coterie
 
 
 def call(tmp_path, **values) -> None:

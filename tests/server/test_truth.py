@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from coterie.server.findings import beside_the_truth, exact_rows, found, write_findings
 from coterie.strategies.findings import Finding
 

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
 from coterie.strategies.fedavg import sample_weights
 from coterie.strategies.rounds import mean_metrics
 from coterie.tasks.parts import average
 from coterie.wire.checks import Update
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 
 def update(num_samples: int) -> Update:

@@ -5,6 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
+from sklearn.datasets import load_digits
+from torch.nn import functional
+
 from coterie.client.data import load_client_data
 from coterie.server.app import initial_layout
 from coterie.strategies.per_fedavg import MetaOrder
@@ -19,9 +23,6 @@ from coterie.wire.config import RunConfig, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.messages import METRICS, MODEL, ORDER
 from coterie.wire.randomness import derive_seed, generator
-from flwr.app import Message
-from sklearn.datasets import load_digits
-from torch.nn import functional
 
 CLIENTS = ["0", "1", "2", "3"]
 KIND = {"per-fedavg": "train.meta", "pfedme": "train.moreau"}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from coterie.games.overlap import LinearGame, MeasuredGame, form_coalitions
 from coterie.strategies.pfedocf.game import Nearest, play
 

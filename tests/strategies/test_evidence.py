@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from coterie.strategies.evidence import Evidence, shortfalls
-from coterie.strategies.findings import Finding
 from hypothesis import given
 from hypothesis import strategies as st
+
+from coterie.strategies.evidence import Evidence, shortfalls
+from coterie.strategies.findings import Finding
 
 
 def judged(evidence: Evidence, bound: float) -> Finding:

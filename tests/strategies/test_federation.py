@@ -1,11 +1,12 @@
 """Who takes part: strangers, namesakes, clients that come late or come back."""
 
 import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.serverapp import Grid
+
 from coterie.strategies.federation import Federation, name_order
 from coterie.wire.errors import RunFailed
 from coterie.wire.messages import HELLO, ORDER, Hello, Sent, TrainOrder
-from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.serverapp import Grid
 
 
 def hello(name: str, code: str = "abc", partitions: int = 0, num_train: int = 10) -> Hello:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from coterie.server.app import initial_layout
 from coterie.strategies.fedfomo import FedFomo, move
 from coterie.tasks.models import build_network

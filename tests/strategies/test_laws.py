@@ -1,8 +1,8 @@
 """Our own methods keep the laws that every method must keep."""
 
 import pytest
-from coterie.strategies.registry import BUILT_IN
 
+from coterie.strategies.registry import BUILT_IN
 from coterie.testing import check_method
 
 QUICK = {

@@ -5,6 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
+from torch.nn import functional
+
 from coterie.client.data import load_client_data
 from coterie.strategies.registry import BUILT_IN as METHODS
 from coterie.tasks.models import PARTS, STATISTICS, WEIGHTS, Network, build_network
@@ -13,8 +16,6 @@ from coterie.wire.arrays import unpack
 from coterie.wire.config import RunConfig, split_sections
 from coterie.wire.messages import MODEL, ORDER, TrainOrder
 from coterie.wire.randomness import derive_seed, generator
-from sklearn.datasets import load_digits
-from torch.nn import functional
 
 CLIENTS = ["0", "1", "2", "3"]
 

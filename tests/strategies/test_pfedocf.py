@@ -4,6 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from flwr.app import Error, Message, MetricRecord, RecordDict
+from safetensors.numpy import load_file
+
 from coterie.client.data import load_client_data
 from coterie.games.overlap import LinearGame, MeasuredGame, coalitions_of, form_coalitions, is_individually_stable
 from coterie.server.app import initial_layout
@@ -15,8 +18,6 @@ from coterie.wire.arrays import pack, unpack
 from coterie.wire.config import RunConfig, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.messages import METRICS, MODEL, OTHERS
-from flwr.app import Error, Message, MetricRecord, RecordDict
-from safetensors.numpy import load_file
 
 LINEAR = {"strategy": "pfedocf", "task": "linear", "num-clients": 6, "partition": "natural", "input-shape": "4"}
 LINEAR |= {"linear-groups": 2, "linear-deviation": 0.05, "linear-samples": "20-60"}

@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from flwr.app import Message
+
 from coterie.server.findings import found
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.messages import METRICS, MODEL
-from flwr.app import Message
 
 PERSONAL = {"strategy": "pfedsim", "partition": "pathological", "num-server-rounds": 4, "pfedsim.warmup": 0.5}
 

@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
 from coterie.client.app import app
 from coterie.client.data import load_client_data
 from coterie.server.findings import found
@@ -18,7 +20,6 @@ from coterie.wire.config import RunConfig, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.messages import METRICS, MODEL, ORDER, OTHERS, TrainOrder
 from coterie.wire.randomness import derive_seed
-from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 ALL = {"strategy": "pfedsv", "partition": "pathological", "num-server-rounds": 3, "learning-rate": 0.1}
 SHARED = {**ALL, "pfedsv.shared-extractor": True}

@@ -4,12 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from safetensors.numpy import load_file
+
 from coterie.client.app import app
 from coterie.strategies.pfedsv.orders import DeliverOrder, Judgement, PersonalizeOrder
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.messages import ORDER, OTHERS, size_in_bytes
-from flwr.app import ConfigRecord, Message, RecordDict
-from safetensors.numpy import load_file
 
 ALL = {"strategy": "pfedsv", "partition": "pathological", "num-server-rounds": 2, "learning-rate": 0.1}
 SHARED = {**ALL, "pfedsv.shared-extractor": True}

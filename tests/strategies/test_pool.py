@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+
 from coterie.strategies.pool import ModelPool
 
 LAYOUT = {"extractor": np.zeros(7, np.float32), "counters": np.zeros(2, np.int64)}

@@ -3,10 +3,11 @@
 import cvxpy
 import numpy as np
 import pytest
+from scipy.optimize import minimize
+
 from coterie.strategies.robust import geometric_median_weights
 from coterie.wire.arrays import unpack
 from coterie.wire.messages import MODEL
-from scipy.optimize import minimize
 
 
 def uploads(run) -> dict[str, dict[str, np.ndarray]]:

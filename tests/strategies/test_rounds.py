@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Array, Error, Message
+
 from coterie.server.app import initial_layout
 from coterie.strategies.registry import BUILT_IN as METHODS
 from coterie.strategies.registry import default_config, method_of, parse_config, section_of
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.errors import RunFailed
 from coterie.wire.messages import METRICS, MODEL, ORDER, TRAIN, EvaluateOrder, TrainOrder
-from flwr.app import Array, Error, Message
 
 CLIENTS = ["0", "1", "2", "3"]
 SOME = [

@@ -8,8 +8,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from flwr.app import Error, Message
+from sklearn.datasets import load_digits
+
 from coterie.games.shapley import estimate, shapley_from_table
 from coterie.server.app import initial_layout
+from coterie.simulate import prepare
 from coterie.strategies.evidence import Evidence
 from coterie.strategies.registry import method_of, parse_config, section_of
 from coterie.strategies.server_game import ServerGame, server_samples
@@ -20,10 +24,6 @@ from coterie.wire.arrays import pack, unpack
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.messages import MODEL
 from coterie.wire.randomness import derive_seed
-from flwr.app import Error, Message
-from sklearn.datasets import load_digits
-
-from coterie.simulate import prepare
 
 GAME = {"strategy": "afedsv", "model": "mlp", "partition": "pathological", "num-server-rounds": 2, "learning-rate": 0.2}
 

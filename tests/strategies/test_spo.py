@@ -5,6 +5,8 @@ import json
 
 import numpy as np
 import pytest
+from flwr.app import Error, Message
+
 from coterie.client.data import load_client_data
 from coterie.games.equilibrium import linear_pareto_front
 from coterie.games.preferences import even
@@ -16,7 +18,6 @@ from coterie.strategies.spo.client import RaysOrder
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.messages import METRICS, MODEL, ORDER
-from flwr.app import Error, Message
 
 GROUPS = {"0": {"0", "2"}, "1": {"1", "3"}, "2": {"0", "2"}, "3": {"1", "3"}}
 LINEAR = {  # two groups of clients with the same coefficients and 30 training samples each

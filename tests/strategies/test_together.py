@@ -1,6 +1,7 @@
 """Methods, privacy and attacks at the same time."""
 
 import pytest
+
 from coterie.strategies.registry import BUILT_IN as METHODS
 from coterie.strategies.registry import method_of
 

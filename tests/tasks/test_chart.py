@@ -5,10 +5,11 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from coterie.tasks.chart import bubble_chart, label_table, summary_rows
 from coterie.tasks.datasets import DataError, Dataset, load_dataset
 from coterie.tasks.partitions import partition
-from PIL import Image
 
 
 def test_the_table_counts_labels():

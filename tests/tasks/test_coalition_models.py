@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+
 from coterie.tasks.coalition_models import LARGEST_LOSS, CoalitionModels, chain_of
 from coterie.tasks.models import WEIGHTS, build_network
 from coterie.tasks.training import Samples, evaluate

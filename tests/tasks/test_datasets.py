@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from coterie.tasks import images
 from coterie.tasks.datasets import DataError, Dataset, load_dataset
 from coterie.tasks.spec import TASKS

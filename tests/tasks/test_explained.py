@@ -4,11 +4,12 @@ import cvxpy
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
+from torch.nn.functional import cross_entropy
+
 from coterie.tasks.explained import explained
 from coterie.tasks.models import Network, build_network
 from coterie.tasks.training import Samples, Sgd, train
-from sklearn.datasets import load_digits
-from torch.nn.functional import cross_entropy
 
 
 def random_samples(classes: int, count: int) -> Samples:

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
+
 from coterie.tasks.gradients import (
     _all_at_once,
     _one_by_one,
@@ -13,7 +15,6 @@ from coterie.tasks.gradients import (
 )
 from coterie.tasks.models import build_network
 from coterie.tasks.training import Samples, evaluate
-from torch.nn import functional
 
 
 def several(network, number=3, seed=0):

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
+
 from coterie.games.equilibrium import linear_pareto_front
 from coterie.tasks.hypernetwork import Diverged, Hypernetwork
 from coterie.tasks.models import build_network
-from torch.nn import functional
 
 D, CLIENTS = 5, 3
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from coterie.client.data import linear_recipe, partitioned
 from coterie.tasks.linear import LinearRecipe, linear_parameters, load_linear
 from coterie.tasks.resolve import number_of_clients, partition_kind, task_spec

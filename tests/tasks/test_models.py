@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
+
 from coterie.tasks.models import MODELS, PARTS, WEIGHTS, ModelError, Network, build_network, default_model
 from coterie.tasks.resolve import model_name, number_of_clients, partition_kind, task_spec
 from coterie.tasks.samples import DataError
-from torch import nn
 
 SMALL = ["lenet5", "cnn", "mlp", "linear"]
 BIG = ["mobilenet-v2", "resnet18", "resnet34", "efficientnet-b0"]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from coterie.tasks.datasets import DataError, load_dataset
 from coterie.tasks.own import describe, load_own
 from coterie.tasks.spec import TaskSpec
-from PIL import Image
 
 
 def save(path: Path, **arrays) -> Path:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from coterie.tasks import partitions
 from coterie.tasks.datasets import DataError, Dataset, load_dataset
 from coterie.tasks.partitions import KINDS, cached_partition, partition, split
 from coterie.tasks.splits import Split
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 BY_LABEL = ("iid", "dirichlet", "pathological", "shards")
 

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
+
 from coterie.client.data import partitioned
+from coterie.simulate import prepare
 from coterie.strategies.registry import parse_config
 from coterie.strategies.server_game import server_samples
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.samples import DataError
 from coterie.tasks.server_data import held_out, without
-
-from coterie.simulate import prepare
 
 BASE = {"strategy": "afedsv", "task": "digits"}
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from coterie.client.data import load_client_data, partitioned
 from coterie.strategies.server_game import server_samples
 from coterie.tasks.datasets import load_dataset

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from coterie.tasks.models import Network, build_network
 from coterie.tasks.steps import Adapted, Moreau
 from coterie.tasks.training import Samples, Sgd, train

@@ -4,13 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from coterie.tasks import tensors
-from coterie.tasks.tensors import DTYPES, stored_arrays, write_arrays
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+
+from coterie.tasks import tensors
+from coterie.tasks.tensors import DTYPES, stored_arrays, write_arrays
 
 ARRAYS = st.dictionaries(
     st.text("abcdefgh.0_é", min_size=1, max_size=8),

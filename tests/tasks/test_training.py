@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import sklearn.metrics as sk
 import torch
-from coterie.tasks.models import Network, build_network
-from coterie.tasks.training import Samples, Sgd, batches, evaluate, train
 from torch import nn
 from torch.nn import functional
+
+from coterie.tasks.models import Network, build_network
+from coterie.tasks.training import Samples, Sgd, batches, evaluate, train
 
 
 def images(n: int, seed: int = 0, classes: int = 10) -> Samples:

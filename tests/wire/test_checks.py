@@ -6,13 +6,14 @@ import zipfile
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from coterie.wire.arrays import pack
 from coterie.wire.checks import Layout, check_evaluation, check_hello, check_update, checked_parts
 from coterie.wire.errors import Refused
 from coterie.wire.messages import METRICS, MODEL, ORDER, Hello, reply
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PARTS = {
     "extractor": np.arange(6, dtype=np.float32),

@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from pydantic import ValidationError
+
 from coterie.server.app import checked_config
 from coterie.strategies.registry import BUILT_IN as METHODS
 from coterie.strategies.registry import default_config, method_of, parse_config, sections
@@ -10,7 +12,6 @@ from coterie.tasks.models import ModelError
 from coterie.tasks.samples import DataError
 from coterie.wire.config import RunConfig, choose, split_sections
 from coterie.wire.errors import ConfigError
-from pydantic import ValidationError
 
 WRONG = [
     ({"strategy": "fedavgg"}, "strategy = 'fedavgg': unknown, did you mean 'fedavg'?; choose one of local, fedavg"),

@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+
 from coterie.wire.cores import usable_cores
 
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+
 from coterie.wire.log import join_flowers_log
 
 

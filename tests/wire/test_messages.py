@@ -4,14 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
-from coterie.wire.arrays import pack, unpack
-from coterie.wire.fingerprint import DOOR, PACKAGES, fingerprint, source_files
-from coterie.wire.messages import MODEL, ORDER, OTHERS, EvaluateOrder, Hello, Sent, TrainOrder, reply, size_in_bytes
-from coterie.wire.randomness import derive_seed, generator
 from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
+from coterie.wire.arrays import pack, unpack
+from coterie.wire.fingerprint import DOOR, PACKAGES, fingerprint, source_files
+from coterie.wire.messages import MODEL, ORDER, OTHERS, EvaluateOrder, Hello, Sent, TrainOrder, reply, size_in_bytes
+from coterie.wire.randomness import derive_seed, generator
 
 words = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=12)
 counts = st.integers(0, 2**40)
