@@ -23,7 +23,7 @@ from coterie.client.training import train_from
 from coterie.strategies.method import Method, MethodSettings, answers, setting
 from coterie.strategies.rounds import Round
 from coterie.tasks.models import STATISTICS, Network
-from coterie.tasks.parts import as_dtype, stacked
+from coterie.tasks.parts import as_dtype, distance, stacked
 from coterie.tasks.training import Samples, evaluate
 from coterie.wire.arrays import Parts
 from coterie.wire.checks import Update, checked_parts, part_places
@@ -127,16 +127,11 @@ def move(network: Network, others: ArrayRecord, validation: Samples, shared: Seq
     for j in range(count):
         other = {part: rows[part][j] for part in rows}
         network.load(other)
-        distance = _distance(own, other)
-        gains[j] = max(0.0, own_loss - evaluate(network, validation)["loss"]) / distance if distance > 0 else 0.0
+        away = distance(own, other)
+        gains[j] = max(0.0, own_loss - evaluate(network, validation)["loss"]) / away if away > 0 else 0.0
     weights = gains / gains.sum() if gains.sum() > 0 else np.zeros(count)
     network.load(_moved(own, rows, weights))
     return weights
-
-
-def _distance(one: Parts, other: Parts) -> float:
-    squares = [np.sum((one[part] - other[part]) ** 2, dtype=np.float64) for part in one if part not in STATISTICS]
-    return float(np.sqrt(sum(squares)))
 
 
 def _moved(own: Parts, rows: Parts, weights: np.ndarray) -> Parts:

@@ -1,9 +1,11 @@
-"""Means of models, part by part."""
+"""Means of models and distances between them, part by part."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from coterie.tasks.models import WEIGHTS
+from coterie.tasks.tensors import Vector, pieces
 from coterie.wire.arrays import Parts
 
 
@@ -26,6 +28,16 @@ def weighted_sum(vectors: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarr
         if weight:
             total += weight * vector
     return as_dtype(total, vectors[0].dtype)
+
+
+def distance(one: Mapping[str, Vector], other: Mapping[str, Vector]) -> float:
+    """Euclidean, over the weights of both; read piece by piece, because models may be in files."""
+    squares = 0.0
+    for part, vector in one.items():
+        if part in WEIGHTS:
+            for piece in pieces(vector.size):
+                squares += float(np.sum((vector[piece] - other[part][piece]) ** 2, dtype=np.float64))
+    return float(np.sqrt(squares))
 
 
 def stacked(models: Sequence[Mapping[str, np.ndarray]]) -> Parts:

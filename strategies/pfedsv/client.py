@@ -32,9 +32,10 @@ from coterie.games.relevance import (
     update_relevance,
 )
 from coterie.strategies.method import answers
-from coterie.strategies.pfedsv.game import Model, coalition_values, distance, gains, loss_of, mix
+from coterie.strategies.pfedsv.game import Model, coalition_values, gains, loss_of, mix
 from coterie.strategies.pfedsv.orders import DeliverOrder, Judgement, PersonalizeOrder
 from coterie.tasks.models import Network
+from coterie.tasks.parts import distance
 from coterie.tasks.tensors import pieces
 from coterie.wire.arrays import Parts
 from coterie.wire.checks import readable_parts

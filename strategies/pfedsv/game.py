@@ -19,7 +19,7 @@ import torch
 
 from coterie.games.coalitions import coalition_averages, coalition_scores
 from coterie.games.shapley import estimate, shapley_from_table
-from coterie.tasks.models import STATISTICS, Network, as_tensor
+from coterie.tasks.models import Network, as_tensor
 from coterie.tasks.parts import weighted_sum
 from coterie.tasks.tensors import Vector, pieces
 from coterie.tasks.training import Samples, evaluate, features, outputs, sample_loss
@@ -132,17 +132,6 @@ def _r2_table(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
     table: np.ndarray = 1 - ((predicted - truth) ** 2).mean(axis=1) / spread
     table[0] = 0.0
     return table
-
-
-def distance(one: Model, other: Model) -> float:
-    """Euclidean, over the weights that both have."""
-    squares = 0.0
-    for part, vector in one.items():
-        if part not in STATISTICS:
-            for piece in pieces(vector.size):
-                difference = vector[piece] - other[part][piece]
-                squares += float(np.dot(difference, difference))
-    return float(np.sqrt(squares))
 
 
 def mix(network: Network, models: Sequence[Model], weights: np.ndarray) -> None:
