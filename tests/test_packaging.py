@@ -91,7 +91,7 @@ def test_metadata(wheel):
     assert told["Name"] == DOOR and told["Summary"] and told["License-Expression"] == "Apache-2.0"
     assert told["Requires-Python"] == ">=3.11"
     assert {"Typing :: Typed", "Programming Language :: Python :: 3.11"} <= set(told.get_all("Classifier"))
-    assert {"client", "all", "dev"} == set(told.get_all("Provides-Extra"))
+    assert {"client", "all", "dev", "tensorboard", "mlflow"} == set(told.get_all("Provides-Extra"))
     assert told["Description-Content-Type"] == "text/markdown"
     description = told.get_payload(decode=True).decode()
     assert description.strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()

@@ -22,7 +22,7 @@ from coterie.client.participant import Participant
 from coterie.strategies.pfedsv.client import personalize
 from coterie.server.app import checked_config
 from coterie.strategies.pfedsv.orders import PersonalizeOrder
-from coterie.wire.messages import content
+from coterie.wire.messages import Sent
 
 state, k = sys.argv[1], 5
 config = checked_config({"strategy": "pfedsv", "task": "digits", "num-clients": 10, "model": state + "/net.py"})
@@ -46,7 +46,7 @@ def status(key):
 Path("/proc/self/clear_refs").write_text("5")
 before = status("VmRSS:")
 order = PersonalizeOrder(1, k, 0.2, parts, names, (), (), names, (1,) * k, keep_models=True, evaluate=True)
-personalize(me, order, content(order))
+personalize(me, order, Sent(order).content())
 print(json.dumps({"model": size, "peak": status("VmHWM:") - before}))
 """
 
