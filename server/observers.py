@@ -4,6 +4,7 @@ An observer of the group is called with the directory of the run and its configu
 goes on without it.
 """
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -43,7 +44,7 @@ def makers(names: str) -> dict[str, Maker]:
 
 
 def observers_of(names: str, run_dir: Path, config: Mapping[str, Value]) -> list[Observer]:
-    return [Guarded(name, lambda maker=maker: maker(run_dir, config)) for name, maker in makers(names).items()]  # type: ignore[misc]
+    return [Guarded(name, functools.partial(maker, run_dir, config)) for name, maker in makers(names).items()]
 
 
 class Guarded(Observer):
