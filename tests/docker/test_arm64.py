@@ -102,6 +102,6 @@ def test_the_image_for_arm64_builds_and_imports(engine, tmp_path, request):
         cannot("emulation of arm64 is missing: apt-get install qemu-user-static")
     dockerfile = str(context / "docker/Dockerfile")
     run("docker", "build", *ARM64, *arguments, "-f", dockerfile, "-t", IMAGE, str(context))
-    code = "import platform, client.app, server.app, torch; print(platform.machine())"
+    code = "import platform, coterie.client.app, coterie.server.app, torch; print(platform.machine())"
     assert run("docker", "run", "--rm", *ARM64, "--entrypoint", "python", IMAGE, "-c", code).strip() == "aarch64"
     assert "Usage: coterie" in run("docker", "run", "--rm", *ARM64, IMAGE, "--help")
