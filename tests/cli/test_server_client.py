@@ -86,6 +86,7 @@ def test_a_run_to_its_end(site: Site) -> None:
         assert "round 2, evaluate" in log and "Flower's own programs" not in log
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_says_why(site: Site) -> None:
     done = site.submit("--device", "cuda:99")
     assert done.returncode == 2

@@ -95,6 +95,7 @@ def test_ctrl_c_ends_all(sandbox: Any) -> None:
     assert "Traceback" not in sandbox.read("coterie.log")
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_reported_with_its_reason(sandbox: Any) -> None:
     done = sandbox.coterie("up", "--clients", "2", "--model", "linear", "--device", "cuda:99", "--run-dir", "run")
     assert done.returncode not in (0, 130)

@@ -18,6 +18,8 @@ from coterie.wire.messages import MODEL, ORDER, TrainOrder
 from coterie.wire.randomness import derive_seed, generator
 
 CLIENTS = ["0", "1", "2", "3"]
+SHOWN = ("fedavg", "pfedsv", "pfedsim", "pfedocf", "afedsv", "ce")  # the others take their turn with the slow tests
+EACH = [name if name in SHOWN else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
 
 
 def config_of(run) -> RunConfig:
@@ -216,7 +218,7 @@ def test_buffers_drop(federate):
     assert set(run.model) == set(WEIGHTS) and "extractor.1.running_var" not in run.personal("0")
 
 
-@pytest.mark.parametrize("strategy", METHODS)
+@pytest.mark.parametrize("strategy", EACH)
 def test_learning(strategy, federate):
     """Every method learns, and a personal model of two labels is soon better than one of ten labels."""
     steps = {
@@ -239,7 +241,7 @@ def test_learning(strategy, federate):
         assert run.result["mean-test-accuracy"]["personal"] > 0.5
 
 
-@pytest.mark.parametrize("strategy", METHODS)
+@pytest.mark.parametrize("strategy", EACH)
 def test_regression(strategy, federate):
     run = federate(strategy=strategy, task="synthetic-linear", num_clients=6, partition="natural")
     assert set(run.result["models"]["personal"]["mean"]) == {"loss", "loss-weighted", "r2", "r2-weighted"}
