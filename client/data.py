@@ -14,6 +14,7 @@ from coterie.tasks.partitions import cached_partition
 from coterie.tasks.resolve import partition_kind, spec_of
 from coterie.tasks.samples import Dataset
 from coterie.tasks.server_data import held_out, without
+from coterie.tasks.shifts import Shift, kind_of
 from coterie.tasks.splits import Split, split, stratified_order
 from coterie.tasks.training import Samples, chosen_samples
 from coterie.wire.config import RunConfig
@@ -26,10 +27,12 @@ class ClientData:
     dataset: Dataset
     split: Split
     num_partitions: int  # 0: the client brings data of its own
+    shift: Shift | None = None
 
     def samples(self, indices: np.ndarray, device: str) -> Samples:
         """The chosen samples, normalised, on the device."""
-        return chosen_samples(self.dataset, indices, device)
+        samples = chosen_samples(self.dataset, indices, device)
+        return self.shift(samples) if self.shift else samples
 
 
 def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: str) -> ClientData:
@@ -39,8 +42,10 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
         classes = config.classes or ("regression" if spec.kind == "regression" else str(spec.num_outputs))
         shape = ",".join(str(size) for size in spec.input_shape)
         dataset = load_dataset("own", config.data_root, data=own, classes=classes, input_shape=shape)
-        if config.test_data == "published" or config.long_tail > 1:
-            raise ConfigError("test-data, long-tail: are for data sets that are dealt; this client has data of its own")
+        if config.test_data == "published" or config.long_tail > 1 or config.shift != "none" or config.client_samples:
+            raise ConfigError(
+                "test-data, long-tail, shift, client-samples: are for data sets that are dealt; this client has data of its own"
+            )
         return ClientData(dataset, _split(dataset, np.arange(len(dataset)), config, name), 0)
     if "partition-id" not in node_config:
         raise ConfigError("node configuration: give data='...', or partition-id")
@@ -56,7 +61,27 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
     mine = _split(dataset, parts[partition_id], config, str(partition_id))
     if config.test_data == "published":
         mine = replace(mine, test=np.sort(published_tests(dataset, config)[partition_id::num_partitions]))
-    return ClientData(dataset, mine, num_partitions)
+    mine = fewer(mine, dataset, config, str(partition_id))
+    kind = kind_of(config.shift, partition_id, config.shift_groups)
+    shift = Shift(config.shift, kind, dataset.num_classes, derive_seed(config.seed, "shift")) if kind else None
+    return ClientData(dataset, mine, num_partitions, shift)
+
+
+def fewer(mine: Split, dataset: Dataset, config: RunConfig, name: str) -> Split:
+    """`client-samples` of them to train and validate with, labels in proportion; all of them to test."""
+    if not config.client_samples:
+        return mine
+    low, _, high = config.client_samples.partition("-")
+    if not (low.isdecimal() and (not high or high.isdecimal()) and 1 <= int(low) <= int(high or low)):
+        raise ConfigError(
+            f"client-samples = {config.client_samples!r}: must be a number, or a range like 6-48; at least 1"
+        )
+    rng = generator(config.seed, "client-samples", client=name)
+    number = int(rng.integers(int(low), int(high or low) + 1))
+    rest = np.concatenate([mine.train, mine.validation])
+    chosen = stratified_order(rest, dataset.y, rng)[:number]
+    validation = round(config.validation_fraction * len(chosen))
+    return replace(mine, train=np.sort(chosen[validation:]), validation=np.sort(chosen[:validation]))
 
 
 def num_partitions_of(node_config: Mapping[str, Any], config: RunConfig) -> int:

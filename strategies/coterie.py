@@ -250,7 +250,11 @@ class Coterie(FedAvg):
         return [
             Finding("groups", "groups", list(groups.values()), facts={"clients": facts, "alone": alone}),
             Finding.pairs(
-                "kinds", clients, np.nan_to_num(kinds.all_distances(), nan=-1.0), bound=self.settings.threshold
+                "kinds",
+                clients,
+                np.nan_to_num(kinds.all_distances(), nan=-1.0),
+                bound=self.settings.threshold,
+                distance=True,
             ),
         ]
 
