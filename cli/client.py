@@ -26,6 +26,10 @@ def _option(name: str, text: str, **more: Any) -> TyperOption:
     return TyperOption(param_decls=[f"--{name}"], help=text, **{"metavar": "TEXT", "default": None, **more})
 
 
+def _flag(name: str, text: str) -> TyperOption:
+    return TyperOption(param_decls=[f"--{name}"], is_flag=True, help=text)
+
+
 def command(**more: Any) -> TyperCommand:
     number = {"type": click.IntRange(min=0), "metavar": "N"}
     return TyperCommand(
@@ -45,7 +49,11 @@ def command(**more: Any) -> TyperCommand:
                 metavar="FILE",
             ),
             _option("name", "Who this is. Default: the name of the key.", metavar="NAME"),
-            _option("data", "Data of its own: a folder of images, an .npz, .csv or .py file.", metavar="PATH"),
+            _option(
+                "data",
+                "Data of its own: a folder of images, an .npz, .csv or .py file; with --partition its share of them.",
+                metavar="PATH",
+            ),
             _option(
                 "partition",
                 "Or its share of the run's data set, from 0. Default: the name, if it is a number.",
@@ -68,11 +76,25 @@ def command(**more: Any) -> TyperCommand:
                 metavar="FILE",
                 multiple=True,
             ),
+            _option(
+                "model",
+                "The .py file of a network that this client may build, if a run names one so; may be given again.",
+                metavar="FILE",
+                multiple=True,
+            ),
+            _flag("require-privacy", "Refuse runs that do not train with a guarantee (privacy.mode=dp-sgd)."),
+            _option(
+                "max-epsilon",
+                "Refuse to train beyond this epsilon, over all runs with this state. Implies --require-privacy.",
+                type=float,
+                metavar="E",
+            ),
+            _option("allow-strategies", "Refuse runs with other methods than these.", metavar="A,B"),
             _option("attack", "For experiments: do this harm in every round, e.g. sign-flip.", metavar="KIND"),
-            TyperOption(
-                param_decls=["--installed-code-only"],
-                is_flag=True,
-                help="Refuse runs whose code is not what is installed here. Default: run what the server sends.",
+            _flag(
+                "installed-code-only",
+                "Refuse runs whose code is not what is installed here. Default: run what the server sends, unless "
+                "--require-privacy, --max-epsilon or --allow-strategies is given.",
             ),
         ],
         help="""Take part in a federation, as one device, until stopped.

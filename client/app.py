@@ -12,6 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from coterie.client.data import load_client_data
+from coterie.client.owner import check_floors, requires_privacy
 from coterie.client.participant import Participant, client_name, local_config
 from coterie.client.testing import test
 from coterie.client.training import train
@@ -25,6 +26,7 @@ COMMON: dict[str, tuple[Any, Any]] = {TRAIN: (TrainOrder, train), EVALUATE: (Eva
 class CoterieClient(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         me, kind = Participant.of(context), message.metadata.message_type
+        check_run(me)
         if kind == HELLO:
             return Message(RecordDict({ORDER: hello(me).to_record()}), reply_to=message)
         handlers = COMMON if kind in COMMON else handlers_of(*method_of(me.config, context))
@@ -33,6 +35,16 @@ class CoterieClient(ClientApp):
         order, answer = handlers[kind]
         records = message.content
         return Message(answer(me, order.from_record(records.config_records[ORDER]), records), reply_to=message)
+
+
+def check_run(me: Participant) -> None:
+    """Whether the owner of this device lets it take part in this run."""
+    node = me.context.node_config
+    private = registry().on_client(*method_of(me.config, me.context)).private if requires_privacy(node) else ()
+    try:
+        check_floors(me.config, me.privacy, node, private)
+    except Refused as error:
+        raise Refused(f"client {me.name!r}: {error}") from None
 
 
 def handlers_of(strategy: str, files: str = "") -> dict[str, tuple[Any, Any]]:

@@ -49,6 +49,11 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
         return ClientData(dataset, _split(dataset, np.arange(len(dataset)), config, name), 0)
     if "partition-id" not in node_config:
         raise ConfigError("node configuration: give data='...', or partition-id")
+    if config.task == "own" and not config.data:
+        raise ConfigError(
+            "node configuration: no shared-data: a client opens no file that only the run names; start it with --data PATH and "
+            "--partition I for its share of these data, or with --data PATH alone for data of its own"
+        )
     partition_id, num_partitions = int(node_config["partition-id"]), num_partitions_of(node_config, config)
     if not num_partitions:
         raise ConfigError(

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, Context, RecordDict
 
 from coterie.client.attacks import Attack, attack_of
 from coterie.client.data import ClientData, load_client_data, num_partitions_of
+from coterie.client.owner import with_own_places
 from coterie.client.store import ContextStore, FileStore, Store
 from coterie.tasks.foreign import foreign_images, foreign_set
 from coterie.tasks.models import Network
@@ -136,10 +137,7 @@ def _initial_network(config: RunConfig, group_norm: bool, device: str) -> tuple[
 
 def local_config(context: Context) -> RunConfig:
     """The run's configuration, with the places of this machine."""
-    config = RunConfig.parse(split_sections(context.run_config)[0])
-    if "data-root" in context.node_config:
-        config = config.model_copy(update={"data_root": str(context.node_config["data-root"])})
-    return config
+    return with_own_places(RunConfig.parse(split_sections(context.run_config)[0]), context.node_config)
 
 
 def client_name(context: Context) -> str:

@@ -85,7 +85,7 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
         control.wait_until_up(timeout, processes.check)
         for i in range(number):
             control.register(run_dir / "keys" / "clients" / f"{i}.pub")
-            federation.start_client(i, number, str(config["data-root"]), str(config["strategy-file"]))
+            federation.start_client(i, number, config)
         control.wait_for_clients(number, timeout, processes.check)
         with _progress(config, progress) as shown, open(processes.log_of("serverapp"), "w", buffering=1) as log:
             shown.say(f"{number} clients connected after {time.monotonic() - started:.1f} s")
@@ -113,7 +113,7 @@ class LocalFederation:
         self._start("superlink", superlink_command(self.keys, "127.0.0.1", self.control_port, fleet, None))
         self._start("executor", executor_command(self.keys, self.control_address))
 
-    def start_client(self, i: int, number: int, data_root: str, method: str) -> None:
+    def start_client(self, i: int, number: int, config: Mapping[str, Value]) -> None:
         state = self.run_dir / "clients" / str(i)
         state.mkdir(mode=0o700)
         command = [
@@ -121,9 +121,11 @@ class LocalFederation:
             *("--server", f"127.0.0.1:{self.fleet_port}"),
             *("--key", str(self.keys / "clients" / str(i))),
             *("--num-partitions", str(number)),
-            *("--data-root", data_root),
+            *("--data-root", str(config["data-root"])),
             *("--state", str(state)),
-            *(("--method", method) if method else ()),
+            *(("--method", str(config["strategy-file"])) if config["strategy-file"] else ()),
+            *(("--model", str(config["model"])) if str(config["model"]).endswith(".py") else ()),
+            *(("--data", str(config["data"])) if config["data"] else ()),
         ]
         self._start(f"client-{i}", command)
 

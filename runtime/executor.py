@@ -21,12 +21,14 @@ from typing import NoReturn
 from coterie.runtime.forks import fork, living
 
 POLL_SECONDS = 0.3
+ACQUIRE = "/flwr.proto.Runtime/AcquireTask"  # the call that is signed with the secret
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="coterie.runtime.executor")
     parser.add_argument("--runtime-api-address", required=True)
     parser.add_argument("--root-certificates", required=True)
+    parser.add_argument("--superexec-auth-secret-file", required=True)
     options = parser.parse_args()
     try:
         if sys.platform != "linux":
@@ -38,16 +40,18 @@ def main() -> None:
         os.execvp("flower-superexec", ["flower-superexec", *sys.argv[1:]])
     gc.collect()
     gc.freeze()
-    serve(options.runtime_api_address, options.root_certificates)
+    secret = Path(options.superexec_auth_secret_file).read_bytes()
+    serve(options.runtime_api_address, options.root_certificates, secret)
 
 
-def serve(address: str, authority: str) -> NoReturn:
+def serve(address: str, authority: str, secret: bytes) -> NoReturn:
     import httpx
 
     from coterie.runtime.flower import (
         AcquireTaskRequest,
         RuntimeHttpClient,
         RuntimeVersionHttpInterceptor,
+        SuperExecAuthHttpInterceptor,
         TaskType,
     )
 
@@ -55,7 +59,10 @@ def serve(address: str, authority: str) -> NoReturn:
         server_address=address,
         insecure=False,
         root_certificates=Path(authority).read_bytes(),
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec")],
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[ACQUIRE]),
+        ],
     )
     request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
     runs: set[int] = set()

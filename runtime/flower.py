@@ -68,6 +68,7 @@ NAMES = {
     # The Runtime API: what an executor says to the SuperLink.
     "AcquireTaskRequest": "flwr.proto.runtime_pb2.AcquireTaskRequest",
     "RuntimeHttpClient": "flwr.supercore.runtime.RuntimeHttpClient",
+    "SuperExecAuthHttpInterceptor": "flwr.supercore.interceptors.SuperExecAuthHttpInterceptor",
     "TaskType": "flwr.supercore.constant.TaskType",
     "mirror_output_to_queue": "flwr.supercore.logger.mirror_output_to_queue",
     "run_serverapp": "flwr.superlink.runtime.run_serverapp",

@@ -22,6 +22,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 from coterie.runtime.control import Control, read_public_key
 from coterie.runtime.foreground import Stopped, say, stoppable
+from coterie.runtime.keys import SECRET
 from coterie.runtime.processes import Processes, last_words, must_be_free
 from coterie.runtime.programs import environment, executor_command, superlink_command
 from coterie.wire.errors import ConfigError, RunFailed
@@ -53,7 +54,7 @@ def serve(
 
 
 def check_keys(directory: Path) -> None:
-    for name in ("ca.crt", "server.crt", "server.key"):
+    for name in ("ca.crt", "server.crt", "server.key", SECRET):
         if not (directory / name).exists():
             raise ConfigError(
                 f"keys = {str(directory)!r}: has no {name}; make it with `coterie keys {directory} --names A,B`"

@@ -172,6 +172,9 @@ class SimulationGrid(Grid):
                 node_config={
                     **{"partition-id": i, "num-partitions": num_clients, "state-dir": state_dir},
                     "methods": run_config.get("strategy-file", ""),
+                    "models": run_config.get("model", ""),
+                    "shared-data": run_config.get("data", ""),
+                    "data-root": run_config.get("data-root", "data"),
                 },
                 state=RecordDict(),
                 run_config=dict(run_config),

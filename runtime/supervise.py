@@ -11,6 +11,7 @@ from coterie.runtime.forks import End, Ending
 from coterie.runtime.stock import run_stock_node
 from coterie.runtime.tls import Unreachable, check_server
 from coterie.runtime.warm import run_warm_node, why_not
+from coterie.wire.errors import RunFailed
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds; doubled after every failure
 CONNECTED_SECONDS = 60.0  # who was connected for so long begins with the first pause again
@@ -25,6 +26,11 @@ def keep_connected(device: Device) -> None:
         with stoppable():
             check_once(device)
             reason = why_not() or connect_for_ever(device, run_warm_node)
+            if not device.any_code:
+                raise RunFailed(
+                    f"client {device.name}: {reason}, and Flower's own programs run whatever code a run brings; install the "
+                    "version of Flower that Coterie asks for, or start without --installed-code-only and the owner's floors"
+                )
             say(
                 f"client {device.name}: {reason}; going on with Flower's own programs, seconds slower for every message"
             )

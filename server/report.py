@@ -94,6 +94,7 @@ def write_report(run_dir: Path) -> Path:
             _clients(events, last),
             *_privacy(config, events),
             *_left_out(events),
+            *_rolled_back(events),
         ],
         pictures=pictures,
         settings=sorted(config.items()),
@@ -218,6 +219,13 @@ def _left_out(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for client, reason in {**event["left-out"], **event.get("not-tested", {})}.items()
     ]
     return [{"title": "Left out", "head": ["round", "client", "why"], "rows": rows, "text_last": True}] if rows else []
+
+
+def _rolled_back(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    back = [(event["round"], event["rolled-back"]) for event in events if "rolled-back" in event]
+    rows = [[number, told["to-round"], told["why"]] for number, told in back]
+    title, head = "Rounds that ruined the models and were rolled back", ["round", "to round", "why"]
+    return [{"title": title, "head": head, "rows": rows, "text_last": True}] if rows else []
 
 
 def _number(value: float | None) -> str:

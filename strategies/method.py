@@ -7,6 +7,7 @@ repeat or end a round without quorum, test all clients, tell the observers.
 """
 
 import logging
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from pydantic import Field
 
 from coterie.client.participant import Participant
+from coterie.strategies.bounds import Bounds
 from coterie.strategies.federation import Federation
 from coterie.strategies.findings import Finding
 from coterie.strategies.observer import Observer
@@ -65,7 +67,9 @@ class Method(Strategy):
     needs_server_data: ClassVar[bool] = False
     private: ClassVar[tuple[str, ...]] = ()  # the values of privacy.mode that it can do
     not_private: ClassVar[str] = "does not say that it can train privately"  # why it cannot do the others
-    saved: ClassVar[tuple[str, ...]] = ()  # attributes that a restarted server needs, beside those of its base classes
+    saved: ClassVar[tuple[str, ...]] = (
+        "bounds",
+    )  # attributes that a restarted server needs, beside those of its base classes
     kinds: tuple[str, ...] = ("global", "personal")  # the kinds of model that are tested
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -81,6 +85,7 @@ class Method(Strategy):
         self.observers = observers
         self.federation: Federation  # set by start()
         self.model: Parts = {}  # the global model, set by start()
+        self.bounds = Bounds(math.log(layout.classifier_shape[0]))
         self.last_round = 0
         self.num_rounds = config.num_server_rounds
 
@@ -210,17 +215,37 @@ class Method(Strategy):
 
     def _whole_round(self, round: Round) -> dict[str, Any]:
         started = time.monotonic()
+        if self.bounds.good is None:
+            self.bounds.begin(self.state_dict())
         self.round(round)
         round.tell(seconds=_since(started))
         if round.evaluates:
             started = time.monotonic()
             round.test()
+            if why := self.bounds.ruined(self.kinds, round.event["evaluate"], round.not_tested):
+                self._go_back(round, why)
+            self.bounds.good = None
             self.tested(round)
             round.tell(evaluate_seconds=_since(started))
         self.last_round = round.number
         for observer in self.observers:
             observer.round_ended(round.event, self.state_dict())
         return round.event
+
+    def _go_back(self, round: Round, why: str) -> None:
+        """As a restarted server would: a new object with the state of the last good test. Then test that."""
+        good = self.bounds.good
+        assert good is not None
+        log.warning("round %d ruined the models and is rolled back to round %d: %s", round.number, good["round"], why)
+        fresh = type(self)(self.config, self.settings, self.layout, self.observers)
+        fresh.federation, fresh.num_rounds = self.federation, self.num_rounds
+        fresh.load_state_dict(good)
+        fresh.begin()
+        vars(self).clear()
+        vars(self).update(vars(fresh))
+        round.tell(rolled_back={"to-round": good["round"], "why": why})
+        round.tested = {}
+        round.test()
 
     def _by_start(self, *_: Any, **__: Any) -> NoReturn:
         """Flower's own loop would call these four; a Coterie method has whole rounds instead."""

@@ -42,6 +42,7 @@ class Round:
         self.left_out: dict[str, Refused] = {}  # of the training, and why
         self.missed: set[str] = set()  # whoever was left out in any try of it
         self.tested: dict[str, Metrics] = {}  # clients that need no further test in this round
+        self.not_tested: dict[str, Refused] = {}
         self.is_last = number == method.num_rounds
         self.evaluates = self.is_last or number % self.config.evaluate_every == 0
 
@@ -53,7 +54,14 @@ class Round:
         """The good answers of the clients that the method samples, by name, in a stable order; at least a quorum."""
         for _ in range(self.config.round_retries + 1):
             asked = self.method.sample(self.number)
-            done = self._exchange(asked, orders, check or self.method.check_update, "train")
+            sent: dict[str, Sent] = {}
+
+            def noted(clients: list[str], sent: dict[str, Sent] = sent) -> Iterable[Sent]:
+                sent.update(zip(clients, orders(clients), strict=True))
+                return sent.values()
+
+            done = self._exchange(asked, noted, check or self.method.check_update, "train")
+            done.refuse(self.method.bounds.too_long(sent, done.good))
             self.left_out = done.failed
             self.missed |= set(done.failed)
             self.event["left-out"] = in_words(done.failed)
@@ -62,6 +70,7 @@ class Round:
             needed = max(1, math.ceil(exactly(self.config.quorum) * len(asked)))
             if len(done.good) >= needed:
                 updates = done.good
+                self.method.bounds.remember()
                 self.tell(train={name: {"num-samples": u.num_samples, **u.metrics} for name, u in updates.items()})
                 self.tell(bytes_up=done.bytes_up, bytes_down=done.bytes_down)
                 return updates
@@ -92,6 +101,7 @@ class Round:
         done = self._in_waves(clients, lambda wave: method.test_orders(self, wave), method.check_test, size)
         for name, error in done.failed.items():
             log.warning("round %d: client %s could not be tested: %s", self.number, name, error)
+        self.not_tested = done.failed
         together = self.tested | done.good
         metrics = {name: together[name] for name in sorted(together, key=name_order)}
         self.tell(evaluate=metrics, mean=mean_metrics(metrics), not_tested=in_words(done.failed))
@@ -146,6 +156,11 @@ class Exchanged(Generic[T]):
     failed: dict[str, Refused] = field(default_factory=dict)
     bytes_down: dict[str, int] = field(default_factory=dict)
     bytes_up: dict[str, int] = field(default_factory=dict)
+
+    def refuse(self, why: Mapping[str, Refused]) -> None:
+        """Take these out of the good answers."""
+        self.good = {name: answer for name, answer in self.good.items() if name not in why}
+        self.failed = {**self.failed, **why}
 
     def __or__(self, other: "Exchanged[T]") -> "Exchanged[T]":
         return Exchanged(

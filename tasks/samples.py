@@ -1,6 +1,7 @@
 """What every data set is once it is loaded: checked arrays with fixed normalisation constants."""
 
 import difflib
+import math
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -116,9 +117,21 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             content = np.load(file, allow_pickle=False)
             if not isinstance(content, np.lib.npyio.NpzFile):
                 raise ValueError("a single array")
+            for member in content.zip.infolist():
+                _check_header(content.zip, member)
             return {name: content[name] for name in content.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: not a readable .npz of plain arrays ({error}). Write it with numpy.savez.") from None
+
+
+def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """numpy makes room for as much as a header says, before it reads any of it."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    if math.prod(shape) * dtype.itemsize > member.file_size:
+        raise ValueError(f"{member.filename} says that it has the shape {shape}, and has {member.file_size} bytes")
 
 
 def did_you_mean(value: str, known: Iterable[str]) -> str:

@@ -23,6 +23,10 @@ class NotFinite(Refused):
     """It has numbers that are not finite."""
 
 
+class TooLong(Refused):
+    """It is far longer than what is usual in this run."""
+
+
 class Absent(Refused):
     """There is no message, or an error in its place: whoever should have sent it was away, or failed."""
 

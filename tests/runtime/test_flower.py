@@ -62,6 +62,7 @@ EXPECTED = [
     "flwr.supercore.inflatable.inflatable_utils.inflate_object_from_contents",
     "flwr.supercore.interceptors.RuntimeVersionClientInterceptor",
     "flwr.supercore.interceptors.RuntimeVersionHttpInterceptor",
+    "flwr.supercore.interceptors.SuperExecAuthHttpInterceptor",
     "flwr.supercore.logger.mirror_output_to_queue",
     "flwr.supercore.primitives.asymmetric.public_key_to_bytes",
     "flwr.supercore.run.Run",
