@@ -34,7 +34,7 @@ class Remote:
             going = [one.number for one in known if one.state != "finished"]
             if len(going) != 1:
                 said = f"{len(going)} runs are going on" if going else "no run is going on"
-                raise ConfigError(f"RUN: {said} on {self.server}; give the number of one, `coterie runs` lists them")
+                raise ConfigError(f"RUN: {said} at {self.server}; give the number of one, `coterie runs` lists them")
             return going[0]
         if not run.isdecimal() or int(run) not in [one.number for one in known]:
             raise ConfigError(

@@ -72,6 +72,9 @@ def status_in(lines: Iterable[str]) -> Status:
         elif match := ROUND.match(line):
             status.round, status.rounds = int(match[1]) + 1, int(match[2])
             seconds.append(float(match[3]))
+            status.why = ""
+        elif line.startswith(Waiting.BEGINS):
+            status.why = line
     if seconds:
         status.seconds_per_round = sum(seconds[-ROUNDS_TIMED:]) / len(seconds[-ROUNDS_TIMED:])
     return status

@@ -25,6 +25,7 @@ FILE, STOP = "status.json", "stop"
 WRITE_SECONDS = 0.5  # between two versions of it
 ROUNDS_TIMED = 5  # the last ones, for the time of the next
 BY_COMMAND = "by `coterie stop`"
+STOPPED_BY = {RunStopped: BY_COMMAND, KeyboardInterrupt: "by a signal", SystemExit: "by its server"}  # Flower exits so
 State = Literal["pending", "running", "finished", "failed", "stopped", "died", "unfinished"]
 
 
@@ -99,10 +100,10 @@ class StatusFile(Observer):
         self._end("finished")
 
     def failed(self, error: BaseException) -> None:
-        if isinstance(error, RunStopped | KeyboardInterrupt | SystemExit):
-            self._end("stopped", BY_COMMAND if isinstance(error, RunStopped) else "by a signal")
-        else:
-            self._end("failed", str(error) or type(error).__name__)
+        for kind, by in STOPPED_BY.items():
+            if isinstance(error, kind):
+                return self._end("stopped", by)
+        self._end("failed", str(error) or type(error).__name__)
 
     def _next(self, number: int, **facts: Any) -> None:
         self._tell(round=number, round_began=time.time(), phase="", answered=0, asked=0, waiting=None, **facts)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from coterie.wire.messages import Hello
 
@@ -19,13 +19,14 @@ class Waiting:
     what: str  # they are waited for to do
     since: float  # seconds since 1970
     until: float  # at the latest
+    BEGINS: ClassVar[str] = "waiting for "  # in words
 
     def __str__(self) -> str:
         names = list(self.clients[:NAMES_SHOWN])
         if more := len(self.clients) - len(names) + self.others:
             names.append(f"{more} more")
         since, until = (time.strftime("%H:%M:%S", time.localtime(when)) for when in (self.since, self.until))
-        return f"waiting for {', '.join(names)} ({self.what}) since {since}, until {until} at the latest"
+        return f"{self.BEGINS}{', '.join(names)} ({self.what}) since {since}, until {until} at the latest"
 
 
 class Observer:
