@@ -77,8 +77,8 @@ def watch_run(run: Run, progress: bool = True) -> Run:
 def _show(status: Status, shown: RunProgress) -> None:
     if status.state == "running" and status.asked:
         shown.progress(status.round, status.phase, status.answered, status.asked)
-    if status.waits:
-        shown.waiting(status.waits)
+    if status.waiting:
+        shown.waiting(status.waiting)
 
 
 class _Events:
@@ -136,7 +136,7 @@ def runs_table(runs: Sequence[Listed]) -> Table:
     rows = []
     for run in runs:
         status = run.status
-        note = str(status.waits) if status.waits else status.why
+        note = printable(str(status.waiting) if status.waiting else status.why)
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.began)) if status.began else ""
         how_far = f"{status.round} of {status.rounds}" if status.rounds else ""
         left = "" if status.seconds_left is None else duration(status.seconds_left)
@@ -153,7 +153,12 @@ def in_words(status: Status) -> str:
         "stopped": f"stopped in {how_far}",
     }.get(status.state, status.state)
     left = "" if status.seconds_left is None else f", about {duration(status.seconds_left)} left"
-    return f"{said}{left}" + (f": {status.why}" if status.why else "")
+    return f"{said}{left}" + (f": {printable(status.why)}" if status.why else "")
+
+
+def printable(text: str) -> str:
+    """Reasons and names come from strangers: what would move a terminal's cursor is left out."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def duration(seconds: float) -> str:

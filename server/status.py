@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from coterie.server.living import is_held
-from coterie.strategies.observer import Observer, Waiting
+from coterie.strategies.observer import Observer, Seconds, Waiting
 from coterie.wire.config import Value
 from coterie.wire.errors import RunStopped
 from coterie.wire.messages import Hello
@@ -44,18 +46,14 @@ class Status:
     phase: str = ""
     answered: int = 0  # clients, in this phase
     asked: int = 0
-    waiting: dict[str, Any] | None = None  # as in `Waiting`
-    seconds_per_round: float | None = None
-    round_began: float = 0.0  # seconds since 1970, like all times here
-    began: float = 0.0
-    updated: float = 0.0
+    waiting: Waiting | None = None
+    seconds_per_round: Seconds | None = None
+    round_began: Seconds = 0.0  # since 1970, like all times here
+    began: Seconds = 0.0
+    updated: Seconds = 0.0
     why: str = ""  # it failed or stopped
     pid: int = 0
     host: str = ""
-
-    @property
-    def waits(self) -> Waiting | None:
-        return Waiting(**{**self.waiting, "clients": tuple(self.waiting["clients"])}) if self.waiting else None
 
     @property
     def seconds_left(self) -> float | None:
@@ -89,7 +87,7 @@ class StatusFile(Observer):
         self._tell(phase=phase, answered=done, asked=total, waiting=None)
 
     def waiting(self, waiting: Waiting) -> None:
-        self._tell(waiting=dataclasses.asdict(waiting))
+        self._tell(waiting=waiting)
 
     def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         seconds = event["seconds"] + event.get("evaluate-seconds", 0.0)
@@ -147,9 +145,8 @@ def read_status(run_dir: Path) -> Status:
 
 def _read(run_dir: Path) -> Status:
     try:
-        told = json.loads((run_dir / FILE).read_text())
-        return Status(**{key: told[key] for key in told if key in Status.__dataclass_fields__})
-    except (OSError, ValueError, TypeError):  # an old run, or made by something else
+        return TypeAdapter(Status).validate_json((run_dir / FILE).read_bytes())
+    except (OSError, ValueError):  # an old run, or made by something else
         return Status()
 
 

@@ -3,11 +3,14 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from coterie.wire.messages import Hello
 
 NAMES_SHOWN = 3
+Seconds = Annotated[float, Field(ge=0, le=1e11)]  # also where it is read from a file
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,8 @@ class Waiting:
     clients: tuple[str, ...]  # those known by name
     others: int  # how many more, not connected yet
     what: str  # they are waited for to do
-    since: float  # seconds since 1970
-    until: float  # at the latest
+    since: Seconds  # 1970
+    until: Seconds  # at the latest
     BEGINS: ClassVar[str] = "waiting for "  # in words
 
     def __str__(self) -> str:
