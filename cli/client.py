@@ -10,11 +10,11 @@ import click
 from typer.core import TyperCommand, TyperOption
 
 from coterie.cli.alone import run_alone
-from coterie.runtime.device import check_key, find_key, make_device
 
 
 def client_command(key: str, **options: Any) -> None:
-    from coterie.runtime.supervise import keep_connected  # not for `--help`
+    from coterie.runtime.device import check_key, find_key, make_device  # not for `--help`
+    from coterie.runtime.supervise import keep_connected
 
     path, lock = find_key(key)
     with lock:

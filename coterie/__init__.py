@@ -7,6 +7,7 @@
     run.model("3").predict(x)                                             # client 3's own model
     coterie.compare(["local", "fedavg", "fedper"], seeds=[1, 2, 3])       # several methods, one table
     coterie.open_run("runs/20261116-120000-fedper-digits")                # what a run left behind
+    coterie.list_runs()                                                   # those here; .status, .watch(), .stop()
 
 Mistakes raise `CoterieError`: `ConfigError` names a key, its value and the remedy, `RunFailed` says why a run ended.
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.comparison import compare as compare
+    from coterie.following import list_runs as list_runs
     from coterie.runs import Comparison as Comparison
     from coterie.runs import Run as Run
     from coterie.runs import open_run as open_run
@@ -45,6 +47,7 @@ _LAZY = {  # name -> the module that has it
     "Run": "coterie.runs",
     "RunFailed": "coterie.wire.errors",
     "compare": "coterie.comparison",
+    "list_runs": "coterie.following",
     "open_run": "coterie.runs",
     "run": "coterie.simulate",
 }
@@ -125,6 +128,7 @@ __all__ = [
     "__version__",
     "client_app",
     "compare",
+    "list_runs",
     "open_run",
     "run",
     "server_app",

@@ -10,6 +10,8 @@ client keys. All of the run is under its directory:
 """
 
 import re
+import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -28,6 +30,7 @@ from coterie.runtime.processes import Processes, free_ports, must_be_free
 from coterie.runtime.programs import environment, executor_command, program, superlink_command
 from coterie.runtime.tls import Unreachable, check_server
 from coterie.server.app import checked_config
+from coterie.server.roundlog import round_in
 from coterie.server.rundir import PREPARED, new_run_dir
 from coterie.simulate import prepare
 from coterie.tasks.resolve import partition_kind, spec_of
@@ -35,7 +38,6 @@ from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
 
 PATIENCE_SECONDS = 120.0  # how long the server may be away while its run is followed
-ROUND = re.compile(r"round (\d+)/\d+:")
 FLOWER_PREFIX = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
 NOISE = (
     "Start `flwr-serverapp`",
@@ -89,7 +91,7 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
         control.wait_for_clients(number, timeout, processes.check)
         with _progress(config, progress) as shown, open(processes.log_of("serverapp"), "w", buffering=1) as log:
             shown.say(f"{number} clients connected after {time.monotonic() - started:.1f} s")
-            run = control.submit(bundle(config))
+            run = control.submit(bundle(config), config)
             follow(control.log(run), shown, log)
         failure = control.failure(run)
         control.close()
@@ -136,27 +138,53 @@ class LocalFederation:
         self.processes.start(name, command, environment(home), home)
 
 
-def submit(values: Mapping[str, Value], server: str, authority: Path, progress: bool = True) -> None:
-    """Give a run to a running server, and follow it to its end. The run directory is the server's."""
+def submit(
+    values: Mapping[str, Value], server: str, authority: Path, progress: bool = True, detach: bool = False
+) -> int:
+    """Give a run to a running server, and follow it to its end unless `detach`; its number. The run directory is the server's.
+
+    Ctrl-C stops the run. Any other signal ends the following only, and raises `Stopped` with a note how to go on.
+    """
     config = checked_config(values)
     control = connect(server, authority)
+    how = ""
     try:
-        config["num-clients"] = number_of_clients(config, control)
-        run = control.submit(bundle(config))
-        with _progress(config, progress) as shown:
-            shown.say(f"run {run}, {config['num-clients']} clients")
-            try:
-                follow(control.log(run, PATIENCE_SECONDS), shown)
-            except KeyboardInterrupt:
-                control.stop(run)
-                raise
-        failure = control.failure(run)
+        with stoppable():
+            config["num-clients"] = number_of_clients(config, control)
+            run = control.submit(bundle(config), config)
+            how = how_to_go_on(run, server, authority)
+            with _progress(config, progress) as shown:
+                shown.say(f"run {run}, {config['num-clients']} clients")
+                if detach:
+                    shown.say(how)
+                    return run
+                _follow_or_stop(control, run, shown, how)
+            failure = control.failure(run)
     except httpx.HTTPError as error:
-        raise RunFailed(f"server = {server!r}: does not answer any more ({error})") from None
+        said = f"server = {server!r}: does not answer any more ({error})"
+        raise RunFailed("\n".join([said, how] if how else [said])) from None
     finally:
         control.close()
     if failure:
         raise RunFailed(failure)
+    return run
+
+
+def _follow_or_stop(control: Control, run: int, shown: RunProgress, how: str) -> None:
+    try:
+        follow(control.log(run, PATIENCE_SECONDS), shown)
+    except KeyboardInterrupt as stopped:
+        if isinstance(stopped, Stopped) and stopped.number != signal.SIGINT:
+            stopped.add_note(f"the run goes on.\n{how}")
+        else:
+            control.stop(run)
+            stopped.add_note("the run is stopped, too; its finished rounds are on the server")
+        raise
+
+
+def how_to_go_on(run: int, server: str, authority: Path) -> str:
+    place = f"--server {server} --root-certificates {shlex.quote(str(authority))}"
+    return f"to follow it: coterie watch {run} {place}\nto stop it:   coterie stop {run} {place}"
 
 
 def connect(server: str, authority: Path) -> Control:
@@ -190,14 +218,18 @@ def _progress(config: Mapping[str, Value], shown: bool) -> RunProgress:
     return progress_of(shown, f"{config['strategy']} on {config['task']}", int(config["num-server-rounds"]))
 
 
+def plain(line: str) -> str:
+    """A line of the ServerApp's log without colours and without what Flower puts before it."""
+    return FLOWER_PREFIX.sub("", COLOUR.sub("", line)).strip()
+
+
 def follow(lines: Iterable[str], progress: RunProgress, log: IO[str] | None = None) -> None:
     """Show the ServerApp's log as it comes, and how far the run is; keep it in `log`."""
     for line in lines:
-        plain = COLOUR.sub("", line)
         if log:
-            print(plain, file=log)
-        text = FLOWER_PREFIX.sub("", plain).strip()
+            print(COLOUR.sub("", line), file=log)
+        text = plain(line)
         if text and not text.startswith(NOISE):
             progress.say(text)
-        if match := ROUND.match(text):
-            progress.finished(int(match[1]))
+        if (ended := round_in(text)) is not None:
+            progress.finished(ended)

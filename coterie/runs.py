@@ -1,5 +1,6 @@
 """What runs leave behind, as objects: `Run` is a run directory (server/rundir.py), `Comparison` a directory of several."""
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.server.findings import found
 from coterie.server.report import write_report
+from coterie.server.status import Status, read_status
 from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
 from coterie.tables import Rows, Table
@@ -46,6 +48,24 @@ class Run:
     def finished(self) -> bool:
         """Whether it came to its end."""
         return (self.path / "result.json").exists()
+
+    @property
+    def status(self) -> Status:
+        """How far it is, and whether a process works on it: `state` is running, finished, failed, stopped, died, ..."""
+        told = read_status(self.path)
+        return dataclasses.replace(told, rounds=told.rounds or int(self.config["num-server-rounds"]))
+
+    def watch(self) -> "Run":
+        """Show how it goes until it ends."""
+        from coterie.following import watch_run
+
+        return watch_run(self)
+
+    def stop(self) -> Status:
+        """Ask it to end, from whatever process, and wait until it has; finished rounds stay."""
+        from coterie.following import stop_run
+
+        return stop_run(self)
 
     @property
     def result(self) -> dict[str, Any]:

@@ -65,6 +65,8 @@ NAMES = {
     "StopRunRequest": "flwr.proto.control_pb2.StopRunRequest",
     "StreamLogsRequest": "flwr.proto.control_pb2.StreamLogsRequest",
     "UnregisterNodeRequest": "flwr.proto.control_pb2.UnregisterNodeRequest",
+    "user_config_from_proto": "flwr.common.serde.user_config_from_proto",
+    "user_config_to_proto": "flwr.common.serde.user_config_to_proto",
     # The Runtime API: what an executor says to the SuperLink.
     "AcquireTaskRequest": "flwr.proto.runtime_pb2.AcquireTaskRequest",
     "RuntimeHttpClient": "flwr.supercore.runtime.RuntimeHttpClient",

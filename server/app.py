@@ -9,10 +9,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.server.findings import PairMatrix, found, suspects_in_words, write_findings
+from coterie.server.living import held
 from coterie.server.observers import observers_of
 from coterie.server.report import write_report
 from coterie.server.roundlog import RoundLog
 from coterie.server.rundir import RunDirectory, new_run_dir
+from coterie.server.status import StatusFile
 from coterie.strategies.observer import Observer
 from coterie.strategies.registry import method_of, parse_config, section_of
 from coterie.tasks.models import has_batchnorm
@@ -86,16 +88,18 @@ def run(
     label_overlap: PairMatrix | None = None,
 ) -> dict[str, Any]:
     """All rounds of a run; its result. `label_overlap` is the truth about pairs of clients, which only a simulation knows."""
-    observers = [*observers, *observers_of(str(values.get("observers", "")), run_dir, values)]
-    try:
-        result = _run(grid, values, run_dir, observers, label_overlap)
-    except BaseException as error:
+    with held(run_dir):
+        others = observers_of(str(values.get("observers", "")), run_dir, values)
+        observers = [StatusFile(run_dir, values), *observers, *others]
+        try:
+            result = _run(grid, values, run_dir, observers, label_overlap)
+        except BaseException as error:
+            for observer in observers:
+                observer.failed(error)
+            raise
         for observer in observers:
-            observer.failed(error)
-        raise
-    for observer in observers:
-        observer.ended(result)
-    return result
+            observer.ended(result)
+        return result
 
 
 def _run(

@@ -16,6 +16,7 @@ from coterie.server.benefits import benefit_graph
 from coterie.server.coalitions import circles
 from coterie.server.findings import found
 from coterie.server.pictures import client_lines, curves, heatmaps
+from coterie.server.status import Status, read_status
 from coterie.strategies.findings import Finding
 from coterie.wire.errors import ConfigError
 from coterie.wire.files import write_atomically
@@ -40,7 +41,7 @@ PAGE = """<!doctype html>
 <body>
 <h1>{{ title }}</h1>
 <p class="about">{{ about }}</p>
-{% if not finished %}<p class="bad">This run did not finish: the figures are those of its last evaluation.</p>{% endif %}
+{% if not finished %}<p class="bad">{{ unfinished }}: the figures are those of its last evaluation.</p>{% endif %}
 {% for table in tables %}
 <h2>{{ table.title }}</h2>
 <div class="scroll"><table>
@@ -87,6 +88,7 @@ def write_report(run_dir: Path) -> Path:
         title=f"{config['strategy']} on {config['task']}",
         about=f"{len(events)} of {config['num-server-rounds']} rounds, {clients} clients tested, seed {config['seed']}",
         finished=(run_dir / "result.json").exists(),
+        unfinished=_unfinished(read_status(run_dir)),
         tables=[
             _means(last),
             *_suspects(findings),
@@ -113,8 +115,14 @@ def read_run(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if not (run_dir / "config.json").is_file():
         raise ConfigError(f"{run_dir}: is not a run directory, it has no config.json")
     config = json.loads((run_dir / "config.json").read_text())
-    lines = (run_dir / "events.jsonl").read_text().splitlines() if (run_dir / "events.jsonl").exists() else []
-    return config, [json.loads(line) for line in lines]
+    text = (run_dir / "events.jsonl").read_text() if (run_dir / "events.jsonl").exists() else ""
+    return config, [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # whole lines only
+
+
+def _unfinished(status: Status) -> str:
+    if status.state == "running":
+        return f"This run is still running, in round {status.round} of {status.rounds}"
+    return "This run did not finish" + (f" ({status.state}: {status.why})" if status.why else "")
 
 
 def encoded(picture: bytes, suffix: str = ".png") -> str:

@@ -6,11 +6,12 @@ matched to the message they answer, because an error that the SuperLink makes up
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from coterie.strategies.observer import Waiting
 from coterie.wire.checks import check_hello
 from coterie.wire.errors import Refused, RunFailed
 from coterie.wire.messages import HELLO, Hello, Sent, size_in_bytes
@@ -18,6 +19,7 @@ from coterie.wire.messages import HELLO, Hello, Sent, size_in_bytes
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
+TELL_SECONDS = 0.2  # between two words about a wait
 Progress = Callable[[int, int], None]  # answers so far, answers expected
 
 
@@ -30,6 +32,8 @@ class Federation:
         self._node_of: dict[str, int] = {}
         self._known_nodes: set[int] = set()
         self.refused: dict[int, str] = {}  # node -> why it may not take part
+        self.on_wait: Callable[[Waiting], None] = lambda waiting: None  # called again and again
+        self._told_at = 0.0
 
     @property
     def clients(self) -> list[str]:
@@ -38,6 +42,7 @@ class Federation:
 
     def gather(self, num_clients: int) -> None:
         """Wait until `num_clients` clients (0: all partitions of a simulation) are there: Flower starts runs before that."""
+        begun = time.time()
         deadline = time.monotonic() + self.join_timeout
         while True:
             self.welcome()
@@ -48,6 +53,8 @@ class Federation:
                 raise RunFailed(
                     "num-clients = 0: these clients bring data of their own; say how many to wait for, e.g. num-clients=4"
                 )
+            missing = max(1, expected - len(self._node_of))
+            self.on_wait(Waiting((), missing, "join", begun, begun + self.join_timeout))
             if time.monotonic() > deadline or (self.refused and len(self._known_nodes) >= max(1, expected)):
                 raise RunFailed(
                     f"{len(self._node_of)} of {expected or 'any'} clients joined (join-timeout = {self.join_timeout:g} seconds). "
@@ -124,7 +131,7 @@ class Federation:
         return replies, {name: size_in_bytes(message.content) for name, message in messages.items()}
 
     def _send(self, messages: list[Message], timeout: float, progress: Progress | None) -> list[tuple[int, Message]]:
-        deadline = time.monotonic() + timeout
+        begun, deadline = time.time(), time.monotonic() + timeout
         identifiers = list(self.grid.push_messages(messages))
         waiting = {i: m.metadata.dst_node_id for i, m in zip(identifiers, messages, strict=True) if i}
         answered: list[tuple[int, Message]] = []
@@ -136,11 +143,20 @@ class Federation:
                     if progress:
                         progress(len(answered), len(messages))
             if waiting:
+                self._tell_waiting(waiting.values(), messages[0].metadata.message_type, begun, begun + timeout)
                 if time.monotonic() > deadline:
                     break
                 if pause := getattr(self.grid, "poll_seconds", POLL_SECONDS):
                     time.sleep(pause)
         return answered
+
+    def _tell_waiting(self, nodes: Collection[int], kind: str, since: float, until: float) -> None:
+        if time.monotonic() - self._told_at < TELL_SECONDS:
+            return
+        self._told_at = time.monotonic()
+        names = {node: name for name, node in self._node_of.items()}
+        clients = sorted((names[node] for node in nodes if node in names), key=name_order)
+        self.on_wait(Waiting(tuple(clients), len(nodes) - len(clients), kind.rpartition(".")[2], since, until))
 
 
 def name_order(name: str) -> tuple[bool, int, str]:

@@ -23,7 +23,7 @@ from coterie.client.participant import Participant
 from coterie.strategies.bounds import Bounds
 from coterie.strategies.federation import Federation
 from coterie.strategies.findings import Finding
-from coterie.strategies.observer import Observer
+from coterie.strategies.observer import Observer, Waiting
 from coterie.strategies.rounds import Metrics, Round
 from coterie.strategies.states import pack_state, restore
 from coterie.wire.arrays import Parts, pack, unpack
@@ -194,6 +194,7 @@ class Method(Strategy):
             self.model = unpack(initial_arrays)
         self.summary()
         self.federation = Federation(grid, code=fingerprint_with(type(self)), join_timeout=self.config.join_timeout)
+        self.federation.on_wait = self._tell_waiting
         self.federation.gather(self.config.num_clients)
         if not any(hello.num_test for hello in self.federation.hellos.values()):
             raise RunFailed(
@@ -212,6 +213,10 @@ class Method(Strategy):
                 result.evaluate_metrics_serverapp[server_round] = central
         result.arrays = pack(self.model)
         return result
+
+    def _tell_waiting(self, waiting: Waiting) -> None:
+        for observer in self.observers:
+            observer.waiting(waiting)
 
     def _whole_round(self, round: Round) -> dict[str, Any]:
         started = time.monotonic()

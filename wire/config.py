@@ -139,7 +139,7 @@ class RunConfig(Settings):
         PLACES,
         "Who else is told how the run goes: tensorboard, mlflow or one that is installed, separated by commas.",
     )
-    run_dir: str = setting("", PLACES, "Directory of the run; must be new. Empty: runs/<time>-<strategy>-<task>.")
+    run_dir: str = setting("", PLACES, "Directory of the run; must be new. Empty: runs/TIME-STRATEGY-TASK.")
 
 
 def split_sections(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

@@ -15,6 +15,10 @@ class RunFailed(CoterieError):
     """The run cannot go on; the message says why and what to do."""
 
 
+class RunStopped(RunFailed):
+    """Somebody asked for its end."""
+
+
 class Refused(CoterieError, ValueError):
     """A message that cannot be used, for what is in it."""
 

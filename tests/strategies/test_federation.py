@@ -5,6 +5,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coterie.strategies.federation import Federation, name_order
+from coterie.strategies.observer import Waiting
 from coterie.wire.errors import RunFailed
 from coterie.wire.messages import HELLO, ORDER, Hello, Sent, TrainOrder
 
@@ -228,3 +229,22 @@ def test_a_message_that_could_not_be_sent():
     names.gather(2)
     replies, _ = names.exchange(dict.fromkeys(("a", "b"), ORDERED), 1, 0.2)
     assert list(replies) == ["a"]
+
+
+def test_who_is_waited_for_is_told_by_name(monkeypatch):
+    monkeypatch.setattr("coterie.strategies.federation.TELL_SECONDS", 0.0)
+    told: list[Waiting] = []
+    federation = Federation(nodes := Nodes(n2=hello("ward-7"), n3=hello("ward-8")), code="abc", join_timeout=0.05)
+    federation.on_wait = told.append
+    federation.gather(2)
+    assert not told
+    nodes.nodes[2] = None  # silent from now on
+    nodes.nodes[3] = RecordDict()
+    replies, _ = federation.exchange({"ward-7": ORDERED, "ward-8": ORDERED}, 1, 0.05)
+    assert list(replies) == ["ward-8"]
+    assert {(wait.clients, wait.others, wait.what) for wait in told} == {(("ward-7",), 0, "train")}
+    assert all(wait.until == pytest.approx(wait.since + 0.05) for wait in told)
+    told.clear()
+    with pytest.raises(RunFailed):
+        federation.gather(4)
+    assert {(wait.others, wait.what) for wait in told} == {(2, "join")}
