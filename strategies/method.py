@@ -67,9 +67,8 @@ class Method(Strategy):
     needs_server_data: ClassVar[bool] = False
     private: ClassVar[tuple[str, ...]] = ()  # the values of privacy.mode that it can do
     not_private: ClassVar[str] = "does not say that it can train privately"  # why it cannot do the others
-    saved: ClassVar[tuple[str, ...]] = (
-        "bounds",
-    )  # attributes that a restarted server needs, beside those of its base classes
+    # Attributes that a restarted server needs, beside those of its base classes.
+    saved: ClassVar[tuple[str, ...]] = ("bounds",)
     kinds: tuple[str, ...] = ("global", "personal")  # the kinds of model that are tested
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

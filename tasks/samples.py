@@ -115,7 +115,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as file:
             content = np.load(file, allow_pickle=False)
-            if not isinstance(content, np.lib.npyio.NpzFile):
+            if not isinstance(content, np.lib.npyio.NpzFile) or content.zip is None:
                 raise ValueError("a single array")
             for member in content.zip.infolist():
                 _check_header(content.zip, member)
