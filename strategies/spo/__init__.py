@@ -58,7 +58,7 @@ class SPOSettings(HypernetworkSettings):
     margin: float = setting(
         0.0, "Standard errors that a loss may be above the least if fewer collaborators are needed for it.", ge=0.0
     )
-    explore: float = setting(0.5, "ce: share of the rounds before coalitions are formed and train.", gt=0.0, le=1.0)
+    explore: float = setting(0.5, "ce: share of the rounds before coalitions are formed.", gt=0.0, le=1.0)
 
 
 class Choice(NamedTuple):
