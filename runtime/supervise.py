@@ -4,6 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from coterie.runtime.device import Device
 from coterie.runtime.foreground import Stopped, say, stoppable
@@ -69,6 +70,11 @@ def connect_for_ever(device: Device, run_node: Callable[[Device], End]) -> str:
 
 def explained(end: End, device: Device) -> str:
     """What Flower says of a refused key is the same for an unknown, a revoked and a used one."""
+    if end.kind is Ending.CLOCK:
+        return (
+            f"the clock of this machine is wrong, or the server's: here it is {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC. It may "
+            "be five minutes slow and a few seconds fast; set it right, by NTP"
+        )
     if end.kind is not Ending.REFUSED:
         return f"the connection ended: {end.reason}"
     return (

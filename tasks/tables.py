@@ -72,11 +72,9 @@ def _labels(values: list[str], column: str, classes: str, path: Path) -> np.ndar
     numbers = np.array(values, dtype=np.float64)
     check_finite(numbers, path, column)
     whole = bool((numbers == np.round(numbers)).all())
-    if column == "label" and not whole:
+    if column == "label" and not (whole and np.abs(numbers).max(initial=0) < 2**63):
         raise DataError(f"{path}: labels must be whole numbers or names; call the column 'target' for regression.")
-    return (
-        numbers.astype(np.int64) if whole and column != "target" and np.abs(numbers).max(initial=0) < 2**63 else numbers
-    )
+    return numbers.astype(np.int64) if whole and column != "target" else numbers
 
 
 def _is_number(text: str) -> bool:
