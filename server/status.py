@@ -69,7 +69,7 @@ class StatusFile(Observer):
 
     def __init__(self, run_dir: Path, config: Mapping[str, Value]) -> None:
         self.path = run_dir
-        self.written = 0.0
+        self.written = 0.0  # when
         self.seconds: list[float] = []
         now = time.time()
         self.status = Status(
@@ -104,6 +104,7 @@ class StatusFile(Observer):
         self._end("failed", str(error) or type(error).__name__)
 
     def _next(self, number: int, **facts: Any) -> None:
+        self.written = 0.0  # a new round is always told
         self._tell(round=number, round_began=time.time(), phase="", answered=0, asked=0, waiting=None, **facts)
 
     def _tell(self, **facts: Any) -> None:
@@ -125,9 +126,12 @@ class StatusFile(Observer):
         self.written = time.monotonic()
         self.status.updated = time.time()
         new = self.path / f".{FILE}"
-        with contextlib.suppress(OSError):
+        try:
             new.write_text(json.dumps(dataclasses.asdict(self.status), indent=2) + "\n")
             new.replace(self.path / FILE)
+        except OSError:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
 
 
 def read_status(run_dir: Path) -> Status:

@@ -28,6 +28,8 @@ EXPECTED = [
     "flwr.common.serde.message_from_proto",
     "flwr.common.serde.message_to_proto",
     "flwr.common.serde.run_from_proto",
+    "flwr.common.serde.user_config_from_proto",
+    "flwr.common.serde.user_config_to_proto",
     "flwr.proto.control_pb2.ListNodesRequest",
     "flwr.proto.control_pb2.ListRunsRequest",
     "flwr.proto.control_pb2.RegisterNodeRequest",

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coterie.server import roundlog, status
@@ -131,6 +131,7 @@ JSON = st.recursive(
 KEYS = st.sampled_from(sorted(Status.__dataclass_fields__))
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(KEYS, JSON | st.just("running")).map(json.dumps) | st.text())
 def test_any_file_can_be_read(some_place, text):
     path = some_place
