@@ -12,9 +12,16 @@ from coterie.cli.show import say, show
 
 
 def run(settings: tuple[str, ...], workers: int | None, **options: Any) -> None:
+    _show_run(coterie.run(settings=given_values(options, settings), workers=workers))
+
+
+def resume(run: str, num_server_rounds: int | None, workers: int | None) -> None:
+    _show_run(coterie.resume(run, num_server_rounds, workers))
+
+
+def _show_run(done: coterie.Run) -> None:
     from coterie.server.findings import suspects_in_words
 
-    done = coterie.run(settings=given_values(options, settings), workers=workers)
     show([done.result_table()])
     if "suspects" in (findings := done.findings):
         say(suspects_in_words(findings["suspects"]), stderr=False)

@@ -129,6 +129,25 @@ Begin with `coterie compare`, which runs three methods on data that are always t
 
 Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`""",
         ),
+        "resume": _command(
+            "resume",
+            commands.resume,
+            [
+                _argument("run", "RUN", "A run directory."),
+                TyperOption(
+                    param_decls=["--num-server-rounds"],
+                    type=click.IntRange(min=1),
+                    default=None,
+                    metavar="N",
+                    help="Rounds in all, if it should be more than the run was begun with.",
+                    rich_help_panel="Rounds and faults",
+                ),
+                _workers(),
+            ],
+            """Go on with a run that stopped, or with a finished one for more rounds; it ends as if it had never stopped.
+
+Example: `coterie resume runs/20261116-120000-fedavg-digits --num-server-rounds 40`""",
+        ),
         "compare": _command(
             "compare",
             commands.compare,

@@ -34,7 +34,8 @@ def train_privately(
 ) -> tuple[Trained, float]:
     """DP-SGD in place of local training; also epsilon after it."""
     privacy = me.privacy
-    accountant = Accountant.load(me.store)
+    same_noise_in = server_round if me.data().num_partitions else 0
+    accountant = Accountant.load(me.store, same_noise_in)
     if not len(samples):
         return Trained(0.0, 0), accountant.epsilon(privacy.delta)
     _check_valid(network, me.config.model)
@@ -46,7 +47,7 @@ def train_privately(
         rounds_left = me.config.num_server_rounds - server_round + 1
         noise = accountant.noise_for(privacy.target_epsilon, rate, rounds_left * steps, privacy.delta)
     accountant = accountant.after(noise, rate, steps)
-    accountant.save(me.store)
+    accountant.save(me.store, same_noise_in)
     generator = secret_generator(me, "privacy", server_round)
     done = Trained(0.0, 0)
     for parts, epochs in phases:

@@ -7,6 +7,7 @@
     run.model("3").predict(x)                                             # client 3's own model
     coterie.compare(["local", "fedavg", "fedper"], seeds=[1, 2, 3])       # several methods, one table
     coterie.open_run("runs/20261116-120000-fedper-digits")                # what a run left behind
+    coterie.resume("runs/20261116-120000-fedper-digits")                  # go on where it stopped
 
 Mistakes raise `CoterieError`: `ConfigError` names a key, its value and the remedy, `RunFailed` says why a run ended.
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.comparison import compare as compare
+    from coterie.resume import resume as resume
     from coterie.runs import Comparison as Comparison
     from coterie.runs import Run as Run
     from coterie.runs import open_run as open_run
@@ -46,6 +48,7 @@ _LAZY = {  # name -> the module that has it
     "RunFailed": "coterie.wire.errors",
     "compare": "coterie.comparison",
     "open_run": "coterie.runs",
+    "resume": "coterie.resume",
     "run": "coterie.simulate",
 }
 
@@ -126,6 +129,7 @@ __all__ = [
     "client_app",
     "compare",
     "open_run",
+    "resume",
     "run",
     "server_app",
 ]

@@ -5,9 +5,11 @@ a worker. Workers are forked where that is safe to do (Linux, before CUDA is use
 already. There may be several simulations in one process, one after the other or in threads of their own.
 """
 
+import errno
 import multiprocessing
 import os
 import selectors
+import signal
 import sys
 import threading
 import time
@@ -22,11 +24,14 @@ from flwr.serverapp import Grid
 
 from coterie.runtime.flower import Run, TaskIdentity
 from coterie.runtime.foreground import leave_it_to_the_parent
+from coterie.runtime.forks import end_with_parent
 from coterie.wire.config import Value
 from coterie.wire.errors import RunFailed
+from coterie.wire.files import NO_ROOM
 from coterie.wire.log import log_plainly
 
 WAIT_SECONDS = 0.2
+FULL_DISK = 1028  # an error code of ours, beside Flower's
 DEAD_WORKER = "a worker process was killed, perhaps for want of memory; try fewer --workers or a smaller model"
 NOT_FORKED = "workers import the script that started them: in a script, call Coterie under `if __name__ == '__main__':`"
 
@@ -134,7 +139,9 @@ def _can_fork(threads: int) -> bool:
 
 
 def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
-    """A worker's life: until the other end of its pipe is closed, which nobody else may hold open."""
+    """A worker's life: until the other end of its pipe is closed, which nobody else may hold open. It ends with a killed
+    parent, or it would go on to write where the resumed run writes."""
+    end_with_parent(signal.SIGKILL)
     leave_it_to_the_parent()
     log_plainly()
     for other in inherited:
@@ -153,6 +160,8 @@ def _answer(message: Message, context: Context) -> Message:
         reply: Message = import_module("coterie.client.app").app(message, context)
         return reply
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return Message(Error(code=FULL_DISK, reason=str(error)), reply_to=message)
         return Message(Error(code=2, reason=f"{type(error).__name__}: {error}"), reply_to=message)
 
 
@@ -205,7 +214,11 @@ class SimulationGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers that are there; waits a moment for the first."""
         asked = set(message_ids)
-        return [reply for identifier, reply in self.workers.finished() if identifier in asked]
+        replies = [reply for identifier, reply in self.workers.finished() if identifier in asked]
+        for reply in replies:
+            if reply.has_error() and reply.error.code == FULL_DISK:  # nobody's fault: the run stops, and can be resumed
+                raise OSError(errno.ENOSPC, reply.error.reason)
+        return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         waiting = set(self.push_messages(messages))
