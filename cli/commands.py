@@ -15,8 +15,13 @@ def run(settings: tuple[str, ...], workers: int | None, **options: Any) -> None:
     _show_run(coterie.run(settings=given_values(options, settings), workers=workers))
 
 
-def resume(run: str, num_server_rounds: int | None, workers: int | None) -> None:
-    _show_run(coterie.resume(run, num_server_rounds, workers))
+def resume(run: str, num_server_rounds: int | None, workers: int | None, server: str, root_certificates: str) -> None:
+    from coterie.resuming import resume_on
+
+    if server:
+        _show_run(resume_on(server, Path(root_certificates), run, num_server_rounds))
+    else:
+        _show_run(coterie.resume(run, num_server_rounds, workers))
 
 
 def _show_run(done: coterie.Run) -> None:

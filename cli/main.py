@@ -143,6 +143,8 @@ Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`"""
                     rich_help_panel="Rounds and faults",
                 ),
                 _workers(),
+                _text("server", "HOST:PORT", "Where runs are submitted, for a run of `coterie server`.", "Places"),
+                _text("root-certificates", "FILE", "That server's ca.crt.", "Places"),
             ],
             """Go on with a run that stopped, or with a finished one for more rounds; it ends as if it had never stopped.
 

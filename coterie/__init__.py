@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.comparison import compare as compare
-    from coterie.resume import resume as resume
+    from coterie.resuming import resume as resume
     from coterie.runs import Comparison as Comparison
     from coterie.runs import Run as Run
     from coterie.runs import open_run as open_run
@@ -48,7 +48,7 @@ _LAZY = {  # name -> the module that has it
     "RunFailed": "coterie.wire.errors",
     "compare": "coterie.comparison",
     "open_run": "coterie.runs",
-    "resume": "coterie.resume",
+    "resume": "coterie.resuming",
     "run": "coterie.simulate",
 }
 

@@ -27,6 +27,7 @@ from coterie.runtime.flower import (
     UnregisterNodeRequest,
     build_fab_from_files,
     fab_to_proto,
+    user_config_to_proto,
 )
 from coterie.wire.config import Value
 from coterie.wire.errors import RunFailed
@@ -34,6 +35,7 @@ from coterie.wire.fingerprint import source_files
 
 POLL_SECONDS = 0.2
 FAILED_PREFIX = "ServerApp failed with exception: "
+REST_SECONDS = 15.0  # until the rest of a run that was killed is submitted, at most
 
 
 class Control:
@@ -71,9 +73,11 @@ class Control:
     def unregister(self, node: int) -> None:
         self.client.UnregisterNode(UnregisterNodeRequest(node_id=node))
 
-    def submit(self, bundle: bytes) -> int:
+    def submit(self, bundle: bytes, identity: str) -> int:
+        """Flower's number of the new run. `identity` is `run-id` of the configuration: the rest of a run has the same."""
         fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
-        return int(self.client.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
+        told = user_config_to_proto({"run-id": identity})
+        return int(self.client.StartRun(StartRunRequest(fab=fab_to_proto(fab), override_config=told)).run_id)
 
     def stop(self, run: int) -> None:
         self.client.StopRun(StopRunRequest(run_id=run))
@@ -93,6 +97,28 @@ class Control:
                     raise
                 time.sleep(POLL_SECONDS)
         yield rest
+
+    def status(self, run: int) -> Any:
+        """`status`, `sub_status` and `details`; None if there is no such run, or no longer."""
+        try:
+            return self.client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        except httpx.HTTPStatusError:
+            return None
+
+    def rest_of(self, run: int, identity: str) -> int | None:
+        """The run that goes on with this one, which has ended. One that was killed gets one soon."""
+        deadline = time.monotonic() + REST_SECONDS
+        while True:
+            runs = self.client.ListRuns(ListRunsRequest()).run_dict
+            same = [key for key, found in runs.items() if found.override_config["run-id"].string == identity]
+            later = [key for key in same if (runs[key].pending_at, key) > (runs[run].pending_at, run)]
+            if later:
+                return int(max(later, key=lambda key: runs[key].pending_at))
+            status = runs[run].status
+            known_end = status.sub_status != "failed" or status.details.startswith(FAILED_PREFIX)
+            if known_end or time.monotonic() > deadline:
+                return None
+            time.sleep(POLL_SECONDS)
 
     def failure(self, run: int) -> str | None:
         """Why the run did not complete; None if it did."""
@@ -120,9 +146,9 @@ def _wait_for(true: Callable[[], bool], timeout: float, check: Callable[[], None
         time.sleep(POLL_SECONDS)
 
 
-def bundle(config: Mapping[str, Value]) -> bytes:
-    """This very code as a Flower app whose configuration is `config`; the same wherever Coterie is installed."""
-    files: dict[str, bytes | Path] = {"pyproject.toml": _project(config).encode(), **source_files()}
+def bundle(config: Mapping[str, Value], code: Mapping[str, Path] | None = None) -> bytes:
+    """This very code, or other, as a Flower app whose configuration is `config`; the same wherever Coterie is installed."""
+    files: dict[str, bytes | Path] = {"pyproject.toml": _project(config).encode(), **(code or source_files())}
     return bytes(build_fab_from_files(files)[0])
 
 

@@ -35,6 +35,7 @@ NAMES = {
     "get_load_client_app_fn": "flwr.clientapp.utils.get_load_client_app_fn",
     "install_from_fab": "flwr.cli.install.install_from_fab",
     "run_from_proto": "flwr.common.serde.run_from_proto",
+    "user_config_to_proto": "flwr.common.serde.user_config_to_proto",
     # The Fleet API: what a client says to the SuperLink.
     "ActivateNodeRequest": "flwr.proto.fleet_pb2.ActivateNodeRequest",
     "ConfirmMessageReceivedRequest": "flwr.proto.message_pb2.ConfirmMessageReceivedRequest",

@@ -7,6 +7,7 @@ those whose public keys are in `clients/` of the keys directory, and the server 
     state.db     the SuperLink's state: clients, runs, messages
     logs/        superlink.log, executor.log
     runs/        the run directories, unless a run says otherwise
+    unfinished/  what the executor needs to go on with runs that were killed
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from coterie.runtime.foreground import Stopped, say, stoppable
 from coterie.runtime.processes import Processes, last_words, must_be_free
 from coterie.runtime.programs import environment, executor_command, superlink_command
 from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.files import alone_in
 
 LOOK_SECONDS = 2.0
 START_SECONDS = 60.0
@@ -44,8 +46,9 @@ def serve(
     must_be_free("control-port", control_port, control_host)
     for path in (home, home / "logs", home / "flower"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    in_use = ConfigError(f"directory = {str(home)!r}: another server works there; stop it, or choose another directory")
     try:
-        with stoppable(), Processes(home / "logs") as processes:
+        with alone_in(home, in_use), stoppable(), Processes(home / "logs") as processes:
             fleet = f"{_bracketed(host)}:{fleet_port}"
             Server(processes, key_dir, home, fleet, control_host, control_port, executor).serve()
     except Stopped:

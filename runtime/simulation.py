@@ -9,7 +9,6 @@ import errno
 import multiprocessing
 import os
 import selectors
-import signal
 import sys
 import threading
 import time
@@ -24,7 +23,6 @@ from flwr.serverapp import Grid
 
 from coterie.runtime.flower import Run, TaskIdentity
 from coterie.runtime.foreground import leave_it_to_the_parent
-from coterie.runtime.forks import end_with_parent
 from coterie.wire.config import Value
 from coterie.wire.errors import RunFailed
 from coterie.wire.files import NO_ROOM
@@ -141,7 +139,7 @@ def _can_fork(threads: int) -> bool:
 def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
     """A worker's life: until the other end of its pipe is closed, which nobody else may hold open. It ends with a killed
     parent, or it would go on to write where the resumed run writes."""
-    end_with_parent(signal.SIGKILL)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     leave_it_to_the_parent()
     log_plainly()
     for other in inherited:
@@ -153,6 +151,13 @@ def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
             connection.send(_answer(message, contexts.setdefault(key, context)))
         except (EOFError, OSError):
             return
+
+
+def _end_with(parent: int) -> None:
+    """Not by a signal of Linux: that one comes when the thread ends that forked this process, and others may use it then."""
+    while os.getppid() == parent:
+        time.sleep(WAIT_SECONDS)
+    os._exit(1)
 
 
 def _answer(message: Message, context: Context) -> Message:

@@ -8,6 +8,7 @@ from typing import Any, cast
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from coterie.server.checkpoints import read_events
 from coterie.server.findings import PairMatrix, found, suspects_in_words, write_findings
 from coterie.server.observers import observers_of
 from coterie.server.report import write_report
@@ -26,6 +27,7 @@ from coterie.wire.files import NO_ROOM, alone_in, waiting_for_room
 from coterie.wire.fingerprint import fingerprint_with
 from coterie.wire.log import join_flowers_log
 from coterie.wire.privacy import PrivacySettings
+from coterie.wire.unfinished import noted
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +42,11 @@ def main(grid: Grid, context: Context) -> None:
     logging.getLogger("flwr").addFilter(one_line_errors)
     config = checked_config(context.run_config)
     config["run-id"] = config["run-id"] or str(context.run_id)
-    path = begun_run_dir(config) or new_run_dir(config, prepared=True)
+    path = begun_run_dir(config) or new_run_dir(config)
+    config["run-dir"] = str(path)
     log.info("run directory: %s", path)
-    result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
+    with noted(context.run_id, config, len(read_events(path))):
+        result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
     if result["mean-test-accuracy"]:
         log.info("mean test accuracy: %s", result["mean-test-accuracy"])
     else:

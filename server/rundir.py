@@ -27,18 +27,14 @@ from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.files import append_line, sweep
 from coterie.wire.messages import Hello
 
-PREPARED = ("clients", "keys", "logs")  # what `coterie up` makes in a new run directory before the server starts
 MAY_DIFFER = {  # settings that a run may go on with though they are others
     *("num-server-rounds", "round-retries", "round-timeout", "join-timeout", "disk-patience"),
     *("run-dir", "data-root", "strategy-file", "observers"),
 }
 
 
-def new_run_dir(config: Mapping[str, Value], *, prepared: bool = False) -> Path:
-    """Make the directory that `run-dir` names, or one under runs/; an existing one is never touched.
-
-    `prepared`: unless it holds nothing but what `coterie up` makes for the server that it starts.
-    """
+def new_run_dir(config: Mapping[str, Value]) -> Path:
+    """Make the directory that `run-dir` names, or one under runs/; an existing one is never touched."""
     name = str(config["run-dir"])
     stem = name or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config['strategy']}-{config['task']}"
     path = Path(stem).absolute()
@@ -47,8 +43,6 @@ def new_run_dir(config: Mapping[str, Value], *, prepared: bool = False) -> Path:
             path.mkdir(parents=True)
             break
         except FileExistsError:
-            if prepared and path.is_dir() and sorted(entry.name for entry in path.iterdir()) == sorted(PREPARED):
-                break
             if name or not path.is_dir():
                 raise ConfigError(
                     f"run-dir = {name or str(path)!r}: exists already; choose another, nothing was changed"

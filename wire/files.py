@@ -43,12 +43,14 @@ def with_room(path: Path, write: Callable[[], T]) -> T:
         try:
             return write()
         except OSError as error:
+            if error.errno not in NO_ROOM or not _patience:
+                raise
             now = time.monotonic()
             if not deadline:
+                log.warning("%s: the disk is full; waiting up to %g seconds for room", path, _patience)
                 deadline = now + _patience
-            if error.errno not in NO_ROOM or now >= deadline:
+            if now >= deadline:
                 raise
-            log.warning("%s: the disk is full; waiting %.0f seconds more for room", path, deadline - now)
             time.sleep(min(LOOK_SECONDS, deadline - now))
 
 

@@ -10,6 +10,7 @@ from coterie.simulate import prepare, simulate, worker_pool
 from coterie.strategies.method import Method
 from coterie.strategies.observer import Observer
 from coterie.strategies.registry import register
+from coterie.wire.config import Value
 from coterie.wire.errors import ConfigError
 
 
@@ -32,10 +33,31 @@ def resume(
     run = Run(path)
     if strategy is not None:
         register(strategy)
-    config = {**run.config, **({} if num_server_rounds is None else {"num-server-rounds": num_server_rounds})}
-    if config.get("run-id"):
-        raise ConfigError(f"{path}: is the run of a server")
-    config = prepare(config)
+    config = prepare(config_of(run, num_server_rounds))
+    if (run.path / "keys").is_dir():
+        from coterie.deploy import up_again
+
+        return up_again(config, run.path, progress)
+    if config["run-id"]:
+        raise ConfigError(
+            f"{path}: is a run of a server; go on with it there: `coterie resume {path} --server HOST:PORT "
+            "--root-certificates ca.crt`. What the clients of `flwr run`'s simulation kept ended with it: begin a new run"
+        )
     pick_device(str(config["device"]))
     with worker_pool(workers) as pool, progress_of(progress, run.title, int(config["num-server-rounds"])) as shown:
         return simulate(config, run.path, pool, shown, observers)
+
+
+def resume_on(
+    server: str, authority: Path, path: str | Path, num_server_rounds: int | None = None, progress: bool = True
+) -> Run:
+    """The same for a run of a server, which has its directory at the same place as this machine."""
+    from coterie.deploy import submit
+
+    run = Run(path)
+    submit(config_of(run, num_server_rounds), server, authority, progress)
+    return run
+
+
+def config_of(run: Run, num_server_rounds: int | None) -> dict[str, Value]:
+    return {**run.config, **({} if num_server_rounds is None else {"num-server-rounds": num_server_rounds})}
