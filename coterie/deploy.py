@@ -183,8 +183,8 @@ def follow_to_the_end(
         except KeyboardInterrupt:
             control.stop(run)
             raise
-        failure = control.failure(run)
-        run = control.rest_of(run, identity) if failure else None
+        failure = control.failure(run, PATIENCE_SECONDS)
+        run = control.rest_of(run, identity, PATIENCE_SECONDS) if failure else None
     return failure
 
 
