@@ -15,10 +15,27 @@ from coterie.cli.show import say, show
 
 def run(settings: tuple[str, ...], workers: int | None, **options: Any) -> None:
     from coterie.runtime.foreground import stoppable
-    from coterie.server.findings import suspects_in_words
 
     with _ended_by_signals("finished rounds are in the run directory"), stoppable():
         done = coterie.run(settings=given_values(options, settings), workers=workers)
+    _show_run(done)
+
+
+def resume(run: str, num_server_rounds: int | None, workers: int | None, server: str, root_certificates: str) -> None:
+    from coterie.resuming import resume_on
+    from coterie.runtime.foreground import stoppable
+
+    with _ended_by_signals("finished rounds are in the run directory"), stoppable():
+        if server:
+            done = resume_on(server, Path(root_certificates), run, num_server_rounds)
+        else:
+            done = coterie.resume(run, num_server_rounds, workers)
+    _show_run(done)
+
+
+def _show_run(done: coterie.Run) -> None:
+    from coterie.server.findings import suspects_in_words
+
     show([done.result_table()])
     if "suspects" in (findings := done.findings):
         say(suspects_in_words(findings["suspects"]), stderr=False)

@@ -118,6 +118,7 @@ def _elsewhere() -> list[click.Parameter]:
     ]
 
 
+MORE_ROUNDS = "Rounds in all, if it should be more than the run was begun with."
 RUN_TEXT = (
     "A run directory, or with --server the number of a run. Default: the one that is running, if it is the only one."
 )
@@ -161,6 +162,19 @@ COMMANDS = [
         """Run one method, simulated on this machine, and write a run directory.
 
 Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`""",
+    ),
+    LazyCommand(
+        "resume",
+        "commands:resume",
+        lambda: [
+            argument("run", "RUN", "A run directory."),
+            option("num-server-rounds", MORE_ROUNDS, type=click.IntRange(min=1), metavar="N"),
+            _workers(),
+            *_elsewhere(),
+        ],
+        """Go on with a run that stopped, or with a finished one for more rounds; it ends as if it had never stopped.
+
+Example: `coterie resume runs/20261116-120000-fedavg-digits --num-server-rounds 40`""",
     ),
     LazyCommand(
         "compare",

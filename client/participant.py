@@ -48,7 +48,8 @@ class Participant:
         torch.set_num_threads(int(context.node_config.get("threads", config.threads)))
         name = client_name(context)
         state_dir = context.node_config.get("state-dir")
-        store = FileStore(Path(str(state_dir)), name, str(context.run_id)) if state_dir else ContextStore(context)
+        run = config.run_id or str(context.run_id)
+        store = FileStore(Path(str(state_dir)), name, run) if state_dir else ContextStore(context)
         device = pick_device(str(context.node_config.get("device", config.device)))
         return cls(name, config, privacy, spec_of(config), store, device, context)
 

@@ -37,7 +37,8 @@ def train_privately(
 ) -> tuple[Trained, float]:
     """DP-SGD in place of local training; also epsilon after it."""
     privacy = me.privacy
-    accountant = Accountant.load(me.store)
+    same_noise_in = server_round if me.data().num_partitions else 0
+    accountant = Accountant.load(me.store, same_noise_in)
     if not len(samples):
         return Trained(0.0, 0), accountant.epsilon(privacy.delta)
     _check_valid(network, me.config.model)
@@ -50,7 +51,7 @@ def train_privately(
         noise = accountant.noise_for(privacy.target_epsilon, rate, rounds_left * steps, privacy.delta)
     accountant = accountant.after(noise, rate, steps)
     check_epsilon(me.context.node_config, accountant.epsilon(min(privacy.delta, LARGEST_DELTA)))
-    accountant.save(me.store)
+    accountant.save(me.store, same_noise_in)
     generator = secret_generator(me, "privacy", server_round)
     done = Trained(0.0, 0)
     for parts, epochs in phases:

@@ -8,6 +8,7 @@
     coterie.compare(["local", "fedavg", "fedper"], seeds=[1, 2, 3])       # several methods, one table
     coterie.open_run("runs/20261116-120000-fedper-digits")                # what a run left behind
     coterie.list_runs()                                                   # those here; .status, .watch(), .stop()
+    coterie.resume("runs/20261116-120000-fedper-digits")                  # go on where it stopped
 
 Mistakes raise `CoterieError`: `ConfigError` names a key, its value and the remedy, `RunFailed` says why a run ended.
 
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.comparison import compare as compare
     from coterie.following import list_runs as list_runs
+    from coterie.resuming import resume as resume
     from coterie.runs import Comparison as Comparison
     from coterie.runs import Run as Run
     from coterie.runs import open_run as open_run
@@ -49,6 +51,7 @@ _LAZY = {  # name -> the module that has it
     "compare": "coterie.comparison",
     "list_runs": "coterie.following",
     "open_run": "coterie.runs",
+    "resume": "coterie.resuming",
     "run": "coterie.simulate",
 }
 
@@ -130,6 +133,7 @@ __all__ = [
     "compare",
     "list_runs",
     "open_run",
+    "resume",
     "run",
     "server_app",
 ]

@@ -18,9 +18,10 @@ from coterie.presets import PLAIN, PRESETS, Estimators, Mechanisms, Methods, Pre
 from coterie.progress import progress_of
 from coterie.runs import Comparison, Run
 from coterie.runtime.simulation import Workers
+from coterie.server.checkpoints import write_json
 from coterie.server.pictures import compared_curves
 from coterie.server.report import encoded, write_page
-from coterie.server.rundir import new_run_dir, write_json
+from coterie.server.rundir import new_run_dir
 from coterie.simulate import configuration, prepare, simulate, worker_pool
 from coterie.strategies.registry import names as method_names
 from coterie.strategies.registry import resolve

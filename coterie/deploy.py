@@ -10,6 +10,7 @@ client keys. All of the run is under its directory:
 """
 
 import re
+import secrets
 import shlex
 import signal
 import sys
@@ -30,12 +31,14 @@ from coterie.runtime.processes import Processes, free_ports, must_be_free
 from coterie.runtime.programs import environment, executor_command, program, superlink_command
 from coterie.runtime.tls import Unreachable, check_server
 from coterie.server.app import checked_config
+from coterie.server.checkpoints import write_json
 from coterie.server.roundlog import round_in
-from coterie.server.rundir import PREPARED, new_run_dir
+from coterie.server.rundir import new_run_dir
 from coterie.simulate import prepare
 from coterie.tasks.resolve import partition_kind, spec_of
 from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.files import alone_in
 
 PATIENCE_SECONDS = 120.0  # how long the server may be away while its run is followed
 FLOWER_PREFIX = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
@@ -60,18 +63,34 @@ def up(
             must_be_free(key, port)
     with stoppable():
         run_dir = new_run_dir(config)
-        for name in PREPARED:
-            (run_dir / name).mkdir(mode=0o700)
-        config["run-dir"] = str(run_dir)
-        try:
-            _run(config, run_dir, (control_port, fleet_port), progress)
-        except Stopped as stopped:
-            stopped.add_note(f"finished rounds and logs are in {run_dir}")
-            raise
-        except httpx.HTTPError as error:
-            raise RunFailed(
-                f"the SuperLink does not answer any more ({error}); logs are in {run_dir / 'logs'}"
-            ) from None
+        config |= {"run-dir": str(run_dir), "run-id": secrets.token_hex(8)}
+        return _up(config, run_dir, (control_port, fleet_port), progress)
+
+
+def up_again(config: dict[str, Value], run_dir: Path, progress: bool = True) -> Run:
+    """Go on with a run of `up`, with the keys that it has and what its clients kept."""
+    program("flower-superlink")
+    config |= {"run-dir": str(run_dir)}
+    with stoppable():
+        return _up(config, run_dir, (None, None), progress)
+
+
+def _up(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, int | None], progress: bool) -> Run:
+    for name in ("clients", "keys", "logs"):
+        (run_dir / name).mkdir(mode=0o700, exist_ok=True)
+    in_use = ConfigError(f"{run_dir}: another process works on this run; wait for its end, or stop it")
+    try:
+        with alone_in(run_dir / "clients", in_use):
+            write_json(run_dir / "config.json", config)
+            _run(config, run_dir, ports, progress)
+    except Stopped as stopped:
+        stopped.add_note(f"finished rounds and logs are in {run_dir}; `coterie resume {run_dir}` goes on")
+        raise
+    except httpx.HTTPError as error:
+        raise RunFailed(
+            f"the SuperLink does not answer any more ({error}); logs are in {run_dir / 'logs'}; "
+            f"`coterie resume {run_dir}` goes on"
+        ) from None
     return Run(run_dir)
 
 
@@ -79,7 +98,8 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
     number = int(config["num-clients"])
     timeout = float(config["join-timeout"])
     started = time.monotonic()
-    make_keys(run_dir / "keys", [str(i) for i in range(number)])
+    if not (run_dir / "keys" / "ca.crt").exists():
+        make_keys(run_dir / "keys", [str(i) for i in range(number)])
     with tempfile.TemporaryDirectory(prefix="coterie-") as flower_home, Processes(run_dir / "logs") as processes:
         federation = LocalFederation(run_dir, Path(flower_home), processes, ports)
         federation.start_server()
@@ -89,11 +109,9 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
             control.register(run_dir / "keys" / "clients" / f"{i}.pub")
             federation.start_client(i, number, config)
         control.wait_for_clients(number, timeout, processes.check)
-        with _progress(config, progress) as shown, open(processes.log_of("serverapp"), "w", buffering=1) as log:
+        with _progress(config, progress) as shown, open(processes.log_of("serverapp"), "a", buffering=1) as log:
             shown.say(f"{number} clients connected after {time.monotonic() - started:.1f} s")
-            run = control.submit(bundle(config), config)
-            follow(control.log(run), shown, log)
-        failure = control.failure(run)
+            failure = follow_to_the_end(control, control.submit(bundle(config), config), config, shown, log)
         control.close()
     if failure:
         raise RunFailed(f"{failure}. Logs are in {run_dir / 'logs'}")
@@ -117,7 +135,7 @@ class LocalFederation:
 
     def start_client(self, i: int, number: int, config: Mapping[str, Value]) -> None:
         state = self.run_dir / "clients" / str(i)
-        state.mkdir(mode=0o700)
+        state.mkdir(mode=0o700, exist_ok=True)
         command = [
             *(sys.executable, "-P", "-m", "coterie", "client"),
             *("--server", f"127.0.0.1:{self.fleet_port}"),
@@ -146,6 +164,7 @@ def submit(
     Ctrl-C stops the run. Any other signal ends the following only, and raises `Stopped` with a note how to go on.
     """
     config = checked_config(values)
+    config["run-id"] = config["run-id"] or secrets.token_hex(8)
     control = connect(server, authority)
     how = ""
     try:
@@ -158,8 +177,7 @@ def submit(
                 if detach:
                     shown.say(how)
                     return run
-                _follow_or_stop(control, run, shown, how)
-            failure = control.failure(run)
+                failure = follow_to_the_end(control, run, config, shown, how=how)
     except httpx.HTTPError as error:
         said = f"server = {server!r}: does not answer any more ({error})"
         raise RunFailed("\n".join([said, how] if how else [said])) from None
@@ -170,16 +188,33 @@ def submit(
     return run
 
 
-def _follow_or_stop(control: Control, run: int, shown: RunProgress, how: str) -> None:
-    try:
-        follow(control.log(run, PATIENCE_SECONDS), shown)
-    except KeyboardInterrupt as stopped:
-        if isinstance(stopped, Stopped) and stopped.number != signal.SIGINT:
-            stopped.add_note(f"the run goes on.\n{how}")
-        else:
-            control.stop(run)
-            stopped.add_note("the run is stopped, too; its finished rounds are on the server")
-        raise
+def follow_to_the_end(
+    control: Control,
+    first: int,
+    config: Mapping[str, Value],
+    shown: RunProgress,
+    log: IO[str] | None = None,
+    how: str = "",
+) -> str | None:
+    """Follow a run, with its rest if it was killed; why it did not complete, None if it did."""
+    run: int | None = first
+    failure = None
+    while run is not None:
+        if run != first:
+            shown.say(f"it was killed; its rest is run {run}")
+        try:
+            follow(control.log(run, PATIENCE_SECONDS), shown, log)
+        except KeyboardInterrupt as stopped:
+            if isinstance(stopped, Stopped) and stopped.number != signal.SIGINT and how:
+                stopped.add_note(f"the run goes on.\n{how}")
+            else:
+                control.stop(run)
+                if how:
+                    stopped.add_note("the run is stopped, too; its finished rounds are on the server")
+            raise
+        failure = control.failure(run, PATIENCE_SECONDS)
+        run = control.rest_of(run, str(config["run-id"]), PATIENCE_SECONDS) if failure else None
+    return failure
 
 
 def how_to_go_on(run: int, server: str, authority: Path) -> str:

@@ -13,8 +13,9 @@ from coterie.games.shapley import estimate, normalise, shapley_from_table
 from coterie.manners import tame_torch
 from coterie.presets import Estimators
 from coterie.runs import Comparison
+from coterie.server.checkpoints import write_json
 from coterie.server.report import write_page
-from coterie.server.rundir import new_run_dir, write_json
+from coterie.server.rundir import new_run_dir
 from coterie.simulate import prepare
 from coterie.strategies.registry import parse_config
 from coterie.strategies.server_game import mixture, server_samples

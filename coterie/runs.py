@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie.server.checkpoints import read_events
 from coterie.server.findings import found
 from coterie.server.report import write_report
 from coterie.server.status import Status, read_status
@@ -77,9 +78,7 @@ class Run:
     @property
     def events(self) -> list[dict[str, Any]]:
         """A dict for each round that ended."""
-        path = self.path / "events.jsonl"
-        text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # whole lines only
+        return read_events(self.path)
 
     @property
     def seconds(self) -> float:

@@ -41,6 +41,7 @@ from coterie.wire.fingerprint import source_files
 POLL_SECONDS = 0.2
 LOG_SECONDS = 2.0  # for the first piece of a log
 FAILED_PREFIX = "ServerApp failed with exception: "
+REST_SECONDS = 30.0  # until the rest of a run that was killed is submitted, at most
 
 
 @dataclass(frozen=True)
@@ -149,9 +150,43 @@ class Control:
         reader.join(LOG_SECONDS)
         return "".join(pieces).split("\n")
 
-    def failure(self, run: int) -> str | None:
+    def status(self, run: int) -> Any:
+        """`status`, `sub_status` and `details`; None if there is no such run, or no longer."""
+        try:
+            return self.client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        except httpx.HTTPStatusError:
+            return None
+
+    def rest_of(self, run: int, identity: str, patience: float = 0.0) -> int | None:
+        """The run that goes on with this one, which has ended. One that was killed gets one soon."""
+        deadline = 0.0
+        while True:
+            runs = self._runs(ListRunsRequest(), patience)
+            same = [key for key, found in runs.items() if found.override_config["run-id"].string == identity]
+            later = [key for key in same if (runs[key].pending_at, key) > (runs[run].pending_at, run)]
+            if later:
+                return int(max(later, key=lambda key: runs[key].pending_at))
+            status = runs[run].status
+            deadline = deadline or time.monotonic() + REST_SECONDS
+            known_end = status.sub_status != "failed" or status.details.startswith(FAILED_PREFIX)
+            if known_end or time.monotonic() > deadline:
+                return None
+            time.sleep(POLL_SECONDS)
+
+    def _runs(self, request: Any, patience: float) -> Any:
+        """The SuperLink may be away for `patience` seconds."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                return self.client.ListRuns(request).run_dict
+            except httpx.TransportError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_SECONDS)
+
+    def failure(self, run: int, patience: float = 0.0) -> str | None:
         """Why the run did not complete; None if it did."""
-        status = self.client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        status = self._runs(ListRunsRequest(run_id=run), patience)[run].status
         if status.sub_status == "completed":
             return None
         return str(status.details).removeprefix(FAILED_PREFIX) or str(status.sub_status)
@@ -175,9 +210,9 @@ def _wait_for(true: Callable[[], bool], timeout: float, check: Callable[[], None
         time.sleep(POLL_SECONDS)
 
 
-def bundle(config: Mapping[str, Value]) -> bytes:
-    """This very code as a Flower app whose configuration is `config`; the same wherever Coterie is installed."""
-    files: dict[str, bytes | Path] = {"pyproject.toml": _project(config).encode(), **source_files()}
+def bundle(config: Mapping[str, Value], code: Mapping[str, Path] | None = None) -> bytes:
+    """This very code, or other, as a Flower app whose configuration is `config`; the same wherever Coterie is installed."""
+    files: dict[str, bytes | Path] = {"pyproject.toml": _project(config).encode(), **(code or source_files())}
     return bytes(build_fab_from_files(files)[0])
 
 

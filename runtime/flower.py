@@ -35,6 +35,7 @@ NAMES = {
     "get_load_client_app_fn": "flwr.clientapp.utils.get_load_client_app_fn",
     "install_from_fab": "flwr.cli.install.install_from_fab",
     "run_from_proto": "flwr.common.serde.run_from_proto",
+    "user_config_to_proto": "flwr.common.serde.user_config_to_proto",
     # The Fleet API: what a client says to the SuperLink.
     "ActivateNodeRequest": "flwr.proto.fleet_pb2.ActivateNodeRequest",
     "ConfirmMessageReceivedRequest": "flwr.proto.message_pb2.ConfirmMessageReceivedRequest",
@@ -66,7 +67,6 @@ NAMES = {
     "StreamLogsRequest": "flwr.proto.control_pb2.StreamLogsRequest",
     "UnregisterNodeRequest": "flwr.proto.control_pb2.UnregisterNodeRequest",
     "user_config_from_proto": "flwr.common.serde.user_config_from_proto",
-    "user_config_to_proto": "flwr.common.serde.user_config_to_proto",
     # The Runtime API: what an executor says to the SuperLink.
     "AcquireTaskRequest": "flwr.proto.runtime_pb2.AcquireTaskRequest",
     "RuntimeHttpClient": "flwr.supercore.runtime.RuntimeHttpClient",

@@ -7,6 +7,7 @@ those whose public keys are in `clients/` of the keys directory, and the server 
     state.db     the SuperLink's state: clients, runs, messages
     logs/        superlink.log, executor.log
     runs/        the run directories, unless a run says otherwise
+    unfinished/  what the executor needs to go on with runs that were killed
 """
 
 import contextlib
@@ -26,9 +27,11 @@ from coterie.runtime.keys import SECRET
 from coterie.runtime.processes import Processes, last_words, must_be_free
 from coterie.runtime.programs import environment, executor_command, superlink_command
 from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.files import alone_in
 
 LOOK_SECONDS = 2.0
 START_SECONDS = 60.0
+END_SECONDS = 20.0  # until the processes of a killed server have ended, and its ports are free
 MOST_RESTARTS, RESTART_SECONDS = 5, 120.0  # so many in so short a time: it will not get better
 LARGEST_LOG = 20 * 2**20  # bytes; then it is put aside as .log.1
 WARN_DAYS = 30
@@ -41,12 +44,15 @@ def serve(
     """Until a signal ends it."""
     key_dir, home = Path(keys).expanduser().absolute(), Path(directory).expanduser().absolute()
     check_keys(key_dir)
-    must_be_free("fleet-port", fleet_port, host)
-    must_be_free("control-port", control_port, control_host)
+    was_here = (home / "state.db").exists()
     for path in (home, home / "logs", home / "flower"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    in_use = ConfigError(f"directory = {str(home)!r}: another server works there; stop it, or choose another directory")
     try:
-        with stoppable(), Processes(home / "logs") as processes:
+        with alone_in(home, in_use), stoppable(), Processes(home / "logs") as processes:
+            deadline = time.monotonic() + (END_SECONDS if was_here else 0.0)
+            must_be_free("fleet-port", fleet_port, host, deadline)
+            must_be_free("control-port", control_port, control_host, deadline)
             fleet = f"{_bracketed(host)}:{fleet_port}"
             Server(processes, key_dir, home, fleet, control_host, control_port, executor).serve()
     except Stopped:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.server.rundir import write_json
+from coterie.server.checkpoints import write_json
 from coterie.strategies.findings import Finding, as_json, from_json
 
 PairMatrix = tuple[Sequence[str], np.ndarray]  # the clients, and a value for each pair of them: (clients, clients)

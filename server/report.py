@@ -13,6 +13,7 @@ import numpy as np
 from jinja2 import Environment
 
 from coterie.server.benefits import benefit_graph
+from coterie.server.checkpoints import read_events
 from coterie.server.coalitions import circles
 from coterie.server.findings import found
 from coterie.server.pictures import client_lines, curves, heatmaps
@@ -115,8 +116,7 @@ def read_run(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if not (run_dir / "config.json").is_file():
         raise ConfigError(f"{run_dir}: is not a run directory, it has no config.json")
     config = json.loads((run_dir / "config.json").read_text())
-    text = (run_dir / "events.jsonl").read_text() if (run_dir / "events.jsonl").exists() else ""
-    return config, [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # whole lines only
+    return config, read_events(run_dir)
 
 
 def _unfinished(status: Status) -> str:

@@ -71,7 +71,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping
             flat = np.ascontiguousarray(array).reshape(-1)
             yield from (flat[piece].data.cast("B") for piece in pieces(flat.size))
 
-    write_atomically(path, parts())
+    write_atomically(path, parts)
 
 
 def stored_arrays(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:

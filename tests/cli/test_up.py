@@ -14,7 +14,7 @@ import pytest
 from coterie.cli.main import main
 from coterie.runtime.keys import make_keys
 from coterie.runtime.processes import free_ports
-from coterie.server.rundir import new_run_dir
+from coterie.server.rundir import begun_run_dir, new_run_dir
 from coterie.wire.errors import ConfigError
 
 SMALL = ("--clients", "2", "--num-server-rounds", "2", "--model", "mlp", "--strategy", "fedper")
@@ -195,14 +195,11 @@ def test_a_killed_command_takes_its_processes_with_it(sandbox: Any) -> None:
     assert sandbox.left() == []
 
 
-def test_the_server_takes_a_prepared_directory_and_no_other(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    for name in ("clients", "keys", "logs"):
-        (run_dir / name).mkdir(parents=True)
-    config = {"run-dir": str(run_dir), "strategy": "fedavg", "task": "digits"}
-    assert new_run_dir(config, prepared=True) == run_dir
+def test_the_server_goes_on_in_the_directory_of_its_own_run_and_in_no_other(tmp_path: Path) -> None:
+    config = {"run-dir": str(tmp_path), "run-id": "a1", "strategy": "fedavg", "task": "digits"}
+    assert begun_run_dir(config) is None
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert begun_run_dir(config) == tmp_path
+    assert begun_run_dir(config | {"run-id": "b2"}) is None and begun_run_dir(config | {"run-id": ""}) is None
     with pytest.raises(ConfigError, match="exists already"):
         new_run_dir(config)
-    (run_dir / "config.json").touch()
-    with pytest.raises(ConfigError, match="exists already"):
-        new_run_dir(config, prepared=True)
