@@ -159,7 +159,7 @@ def test_a_submit_that_is_ended_says_how_to_go_on_and_the_run_says_whom_it_waits
     assert run.wait(timeout=60) == 143
     assert "the run goes on.\nto follow it: coterie watch " in box.read("submit.log")
     waiting = open_run(box.path / "server" / "run").status.waiting
-    assert waiting.clients == ("1",) and waiting.until == waiting.since + 600
+    assert waiting.clients == ("1",) and waiting.until == pytest.approx(waiting.since + 600)
     done = box.coterie("stop", str(box.path / "server" / "run"))  # by its directory, while it waits
     assert done.returncode == 0 and "by `coterie stop`" in done.stdout, done.stderr
     os.killpg(node.pid, signal.SIGCONT)

@@ -45,9 +45,11 @@ def test_all_of_the_run_is_in_its_directory(finished: tuple[Any, subprocess.Comp
         "config.json",
         "events.jsonl",
         "keys",
+        "lock",
         "logs",
         "report.html",
         "result.json",
+        "status.json",
     }
     assert sorted(path.name for path in (run_dir / "logs").iterdir()) == [
         "client-0.log",
