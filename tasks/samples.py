@@ -117,8 +117,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             content = np.load(file, allow_pickle=False)
             if not isinstance(content, np.lib.npyio.NpzFile) or content.zip is None:
                 raise ValueError("a single array")
-            for member in content.zip.infolist():
-                _check_header(content.zip, member)
+            with zipfile.ZipFile(file) as archive:
+                for member in archive.infolist():
+                    _check_header(archive, member)
             return {name: content[name] for name in content.files}
     except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: not a readable .npz of plain arrays ({error}). Write it with numpy.savez.") from None
