@@ -127,7 +127,7 @@ def judge(me: Participant, order: JudgeOrder, records: RecordDict) -> RecordDict
 def _losses(network: Network, samples: Samples) -> np.ndarray:
     """Of every sample."""
     losses = sample_loss(outputs(network, samples.x), samples.y, "none").double().cpu().numpy()
-    return np.minimum(np.nan_to_num(losses, nan=WORST, posinf=WORST), WORST)
+    return np.asarray(np.minimum(np.nan_to_num(losses, nan=WORST, posinf=WORST), WORST))
 
 
 def _on_training(
