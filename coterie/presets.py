@@ -331,6 +331,7 @@ PRESETS: dict[str, Preset] = {
             "spo.local-steps": 1,
             "spo.step": 0.25,
             "spo.samples": 2000,
+            "spo.fine-tune-epochs": 0,
             "spo.rays": 32,
         },
         cells={  # 100 or 2000 training samples; with 100 it pays to train with one's group, with 2000 it does not
