@@ -4,16 +4,23 @@
 they can be asked over a network in one message per client; who has all errors at hand just lets it run. The result is the
 same either way: what is asked ahead of time is never used before its turn.
 
-    overlapping   a client joins C if   err(C + i) + k cost < err({i})   and every member m has   err_m(C + i) ≤ err_m(C)
+    overlapping   a client joins C if   err(C + i) + k cost < err({i}),   k = coalitions of two and more it is then in,
+                  and no member m of C loses:   err_m(C + i) ≤ err_m(C),   and it does not end below zero
     disjoint      it leaves its coalition B for C if that lowers its error, no member of C loses, and nobody left in B does
+
+    utility_m = err_m({m}) - min over its coalitions C of err_m(C) - cost · (its coalitions of two and more)
+
+A mixture is at least as good as the best of what it is mixed of, so who is not below zero by its best coalition is not below
+zero in the sense of the paper's eq. 6. Being alone costs nothing. Only a join of its own, or the first guest of a client that was
+alone, makes a member pay more; it is asked both times, and errors only fall: nobody ever is below zero.
 
 Every move lowers the mover's error and raises nobody's, so this ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from coterie.games.checks import FloatArray
 
@@ -35,8 +42,9 @@ class Refusal:
     client: int
     coalition: Coalition
     member: int  # who would lose by it
-    before: float
+    before: float  # its error
     after: float
+    utility: float | None = None  # what it would have after all costs, if that is why
 
 
 @dataclass
@@ -85,6 +93,25 @@ def finish(steps: Generator[list[Question], None, Formation]) -> Formation:
             return result
 
 
+def joined_by(client: int, coalition: Coalition, coalitions: Iterable[Coalition]) -> list[Coalition]:
+    """The coalitions that stand after the client joined this one; equal ones are one."""
+    return list(dict.fromkeys(c | {client} if c == coalition else c for c in coalitions))
+
+
+def shared_after(client: int, coalition: Coalition, coalitions: Collection[Coalition]) -> int:
+    """In how many coalitions it is with others, and pays for, after it joined this one."""
+    return sum(client in c and len(c) > 1 for c in coalitions) + (coalition | {client} not in coalitions)
+
+
+def utility_of(
+    client: int, coalitions: Iterable[Coalition], error: Callable[[int, Coalition], float], price: float
+) -> float:
+    """What the best of its coalitions gains a client over being alone, less the cost of all of them (eq. 6 without mixing)."""
+    alone = error(client, frozenset({client}))
+    errors = [error(client, c) for c in coalitions if client in c and len(c) > 1]
+    return alone - min([alone, *errors]) - price * len(errors)
+
+
 class _Play:
     def __init__(
         self,
@@ -96,7 +123,8 @@ class _Play:
     ) -> None:
         self.order, self.error, self.prices, self.known, self.candidates = order, error, prices, known, candidates
         self.found = Formation([frozenset({client}) for client in order])
-        self.refused: set[Question] = set()  # members' answers do not change while the coalition does not
+        self.refused: set[Question] = set()  # members' errors do not change while the coalition does not
+        self.too_dear: set[Question] = set()
 
     def wishes(self, client: int) -> Sequence[Coalition]:
         others = [c for c in self.found.coalitions if client not in c and (client, c) not in self.refused]
@@ -115,17 +143,16 @@ class _Play:
         found, price = self.found, self.prices[client]
         ranked = self._ranked(client)
         alone = self.error(client, frozenset({client}))
-        joined = sum(client in c for c in found.coalitions) - 1
-        yield from self._ask_members(client, [c for value, c in ranked if value + (joined + 1) * price < alone])
+
+        def pays(value: float, coalition: Coalition) -> bool:
+            return value < alone and value + shared_after(client, coalition, found.coalitions) * price < alone
+
+        yield from self._ask_members(client, [c for value, c in ranked if pays(value, c)])
         before = len(found.joins)
         for value, coalition in ranked:
-            if not value + (joined + 1) * price < alone:
-                break
-            if self._may_join(client, coalition):
-                found.coalitions[found.coalitions.index(coalition)] = coalition | {client}
-                found.coalitions[:] = dict.fromkeys(found.coalitions)  # equal coalitions are one
+            if pays(value, coalition) and self._may_join(client, coalition):
+                found.coalitions[:] = joined_by(client, coalition, found.coalitions)
                 found.joins.append(Join(client, coalition, value, alone))
-                joined = sum(client in c for c in found.coalitions) - 1
         return len(found.joins) > before
 
     def disjoint_turn(self, client: int) -> Generator[list[Question], None, bool]:
@@ -160,10 +187,25 @@ class _Play:
 
     def _may_join(self, client: int, coalition: Coalition) -> bool:
         grown = coalition | {client}
-        if (loser := self._loser(coalition, coalition, grown)) is None:
+        if (loser := self._loser(coalition, coalition, grown)) is not None:
+            self.refused.add((client, coalition))
+            self.found.refusals.append(self._refusal(client, coalition, loser, coalition, grown))
+            return False
+        if len(coalition) > 1:
             return True
-        self.refused.add((client, coalition))
-        self.found.refusals.append(self._refusal(client, coalition, loser, coalition, grown))
+        (host,) = coalition  # has its first guest, and pays for it from now on
+        after = joined_by(client, coalition, self.found.coalitions)
+        utility = utility_of(host, after, self.error, self.prices[host])
+        if utility >= 0:
+            return True
+        if (
+            client,
+            coalition,
+        ) not in self.too_dear:  # may change: the host pays less when two of its coalitions become one
+            self.too_dear.add((client, coalition))
+            self.found.refusals.append(
+                replace(self._refusal(client, coalition, host, coalition, grown), utility=utility)
+            )
         return False
 
     def _loser(self, members: Coalition, before: Coalition, after: Coalition) -> int | None:

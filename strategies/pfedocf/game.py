@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie.games.formation import Coalition, Formation, Question, formation
+from coterie.games.formation import Coalition, Formation, Question, Refusal, formation
 from coterie.games.overlap import LinearGame
 from coterie.strategies.federation import name_order
 from coterie.strategies.method import MethodSettings, setting
@@ -129,6 +129,12 @@ def estimated_game(thetas: np.ndarray, counts: np.ndarray, losses: np.ndarray) -
     return LinearGame(thetas, counts, noise, estimated=True)
 
 
+def _why(refusal: Refusal, member: str) -> str:
+    if refusal.utility is not None:
+        return f"all its coalitions would cost {member} {-refusal.utility:.6g} more than they gain it"
+    return f"the error of {member} would rise from {refusal.before:.6g} to {refusal.after:.6g}"
+
+
 def in_words(names: Sequence[str], found: Formation) -> dict[str, Any]:
     """For the event line: who joined what, and why others are not in the coalitions that stand."""
 
@@ -140,7 +146,7 @@ def in_words(names: Sequence[str], found: Formation) -> dict[str, Any]:
         {
             "client": names[r.client],
             "coalition": listed(r.coalition),
-            "why": f"the error of {names[r.member]} would rise from {r.before:.6g} to {r.after:.6g}",
+            "why": _why(r, names[r.member]),
         }
         for r in found.refusals
         if r.coalition in standing
