@@ -27,6 +27,7 @@ from coterie.games.checks import FloatArray
 Coalition = frozenset[int]
 Question = tuple[int, Coalition]  # the error of this client under the model of this coalition
 Candidates = Callable[[int, Sequence[Coalition]], Sequence[Coalition]]
+Rises = Callable[[int, Coalition, Coalition], bool]  # of this client's error, from one coalition to the other
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,18 @@ def formation(
     *,
     known: Callable[[Question], bool] | None = None,
     candidates: Candidates | None = None,
+    rises: Rises | None = None,
     disjoint: bool = False,
 ) -> Generator[list[Question], None, Formation]:
     """Play the game among `players`; when it goes on after a yield, `error` must have the answers.
 
     known: which questions have an answer already; all, if not given. candidates: which of the coalitions that stand a
-    client looks at; all, if not given.
+    client looks at; all, if not given. rises: whether a member's error rises when one coalition becomes the other, where
+    errors are not exact; `disjoint` needs exact ones to come to an end.
     """
     game = _Play(sorted(players), error, prices, known, candidates)
+    if rises and not disjoint:
+        game.rises = rises
     turn = game.disjoint_turn if disjoint else game.overlapping_turn
     moved = True
     while moved:
@@ -191,26 +196,27 @@ class _Play:
             self.refused.add((client, coalition))
             self.found.refusals.append(self._refusal(client, coalition, loser, coalition, grown))
             return False
-        if len(coalition) > 1:
-            return True
-        (host,) = coalition  # has its first guest, and pays for it from now on
-        after = joined_by(client, coalition, self.found.coalitions)
-        utility = utility_of(host, after, self.error, self.prices[host])
-        if utility >= 0:
-            return True
-        if (
-            client,
-            coalition,
-        ) not in self.too_dear:  # may change: the host pays less when two of its coalitions become one
-            self.too_dear.add((client, coalition))
-            self.found.refusals.append(
-                replace(self._refusal(client, coalition, host, coalition, grown), utility=utility)
-            )
-        return False
+        payers = [member for member in sorted(coalition) if self.prices[member]]
+        after = joined_by(client, coalition, self.found.coalitions) if payers else []
+        for member in payers:
+            utility = utility_of(member, after, self.error, self.prices[member])
+            if utility < min(0.0, utility_of(member, self.found.coalitions, self.error, self.prices[member])):
+                self._too_dear(replace(self._refusal(client, coalition, member, coalition, grown), utility=utility))
+                return False
+        return True
+
+    def _too_dear(self, refusal: Refusal) -> None:
+        """Told once, but asked again: a member pays less when two of its coalitions become one."""
+        if (refusal.client, refusal.coalition) not in self.too_dear:
+            self.too_dear.add((refusal.client, refusal.coalition))
+            self.found.refusals.append(refusal)
 
     def _loser(self, members: Coalition, before: Coalition, after: Coalition) -> int | None:
         """The first of the members that is worse off, if there is one."""
-        return next((m for m in sorted(members) if self.error(m, after) > self.error(m, before)), None)
+        return next((m for m in sorted(members) if self.rises(m, before, after)), None)
+
+    def rises(self, member: int, before: Coalition, after: Coalition) -> bool:
+        return self.error(member, after) > self.error(member, before)
 
     def _refusal(self, client: int, wish: Coalition, loser: int, before: Coalition, after: Coalition) -> Refusal:
         return Refusal(client, wish, loser, self.error(loser, before), self.error(loser, after))

@@ -154,8 +154,8 @@ def is_individually_stable(game: Game, coalitions: Collection[Collection[int]], 
             cost = shared_after(client, coalition, structure) * prices[client]
             if not game.error(client, coalition | {client}) + cost < alone or not _accept(game, coalition, client):
                 continue
-            host, after = min(coalition), joined_by(client, coalition, structure)
-            if len(coalition) > 1 or utility_of(host, after, game.error, prices[host]) >= 0:
+            after = joined_by(client, coalition, structure)
+            if not any(_falls_below_zero(game, member, structure, after, prices[member]) for member in coalition):
                 return False
     return True
 
@@ -169,6 +169,14 @@ def coalitions_of(client: int, coalitions: Collection[Coalition]) -> list[Coalit
 def _checked(game: Game) -> Game:
     """The game itself if its errors are known to be finite, else one that asks once and checks."""
     return game if isinstance(game, LinearGame | MeasuredGame) else MeasuredGame(game.n, game.error)
+
+
+def _falls_below_zero(
+    game: Game, member: int, before: Collection[Coalition], after: Collection[Coalition], price: float
+) -> bool:
+    return bool(price) and utility_of(member, after, game.error, price) < min(
+        0.0, utility_of(member, before, game.error, price)
+    )
 
 
 def _accept(game: Game, coalition: Coalition, client: int) -> bool:
