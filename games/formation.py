@@ -74,9 +74,7 @@ def formation(
     client looks at; all, if not given. rises: whether a member's error rises when one coalition becomes the other, where
     errors are not exact; `disjoint` needs exact ones to come to an end.
     """
-    game = _Play(sorted(players), error, prices, known, candidates)
-    if rises and not disjoint:
-        game.rises = rises
+    game = _Play(sorted(players), error, prices, known, candidates, None if disjoint else rises)
     turn = game.disjoint_turn if disjoint else game.overlapping_turn
     moved = True
     while moved:
@@ -125,8 +123,10 @@ class _Play:
         prices: FloatArray,
         known: Callable[[Question], bool] | None,
         candidates: Candidates | None,
+        rises: Rises | None,
     ) -> None:
         self.order, self.error, self.prices, self.known, self.candidates = order, error, prices, known, candidates
+        self.rises = rises or (lambda member, before, after: error(member, after) > error(member, before))
         self.found = Formation([frozenset({client}) for client in order])
         self.refused: set[Question] = set()  # members' errors do not change while the coalition does not
         self.too_dear: set[Question] = set()
@@ -214,9 +214,6 @@ class _Play:
     def _loser(self, members: Coalition, before: Coalition, after: Coalition) -> int | None:
         """The first of the members that is worse off, if there is one."""
         return next((m for m in sorted(members) if self.rises(m, before, after)), None)
-
-    def rises(self, member: int, before: Coalition, after: Coalition) -> bool:
-        return self.error(member, after) > self.error(member, before)
 
     def _refusal(self, client: int, wish: Coalition, loser: int, before: Coalition, after: Coalition) -> Refusal:
         return Refusal(client, wish, loser, self.error(loser, before), self.error(loser, after))

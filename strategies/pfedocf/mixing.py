@@ -51,7 +51,7 @@ def chosen_mixture(network: Network, models: Sequence[Parts], samples: Samples) 
 def sample_losses(network: Network, samples: Samples) -> np.ndarray:
     """The loss on each sample; one that is not finite is a very large one."""
     losses = sample_loss(outputs(network, samples.x), samples.y, "none").double().cpu().numpy()
-    return np.nan_to_num(np.minimum(losses, WORST), nan=WORST)
+    return np.asarray(np.nan_to_num(np.minimum(losses, WORST), nan=WORST))
 
 
 def best_mixture(network: Network, models: Sequence[Parts], samples: Samples) -> np.ndarray:
