@@ -39,6 +39,9 @@ def _show_run(done: coterie.Run) -> None:
     show([done.result_table()])
     if "suspects" in (findings := done.findings):
         say(suspects_in_words(findings["suspects"]), stderr=False)
+    for finding in findings.values():
+        if "in-words" in finding.facts:
+            say(finding.facts["in-words"], stderr=False)
     say(f"run directory: {done.path}")
 
 

@@ -54,6 +54,9 @@ def main(grid: Grid, context: Context) -> None:
         log.info("mean test loss: %s", {kind: model["mean"]["loss"] for kind, model in result["models"].items()})
     if "suspects" in (findings := found(path)):
         log.info("%s", suspects_in_words(findings["suspects"]))
+    for finding in findings.values():
+        if "in-words" in finding.facts:
+            log.info("%s", finding.facts["in-words"])
 
 
 def one_line_errors(record: logging.LogRecord) -> bool:

@@ -211,7 +211,8 @@ def _links(findings: Mapping[str, Finding]) -> list[dict[str, Any]]:
     if "coalitions" in findings:
         told = findings["coalitions"]
         rows = [[str(i), ", ".join(members)] for i, members in enumerate(told.values, start=1)]
-        tables.append({"title": "Coalitions", "head": ["number", "clients"], "rows": rows, "text_last": True})
+        title = ": ".join(["Coalitions", *([told.facts["in-words"]] if "in-words" in told.facts else [])])
+        tables.append({"title": title, "head": ["number", "clients"], "rows": rows, "text_last": True})
         if "violations" in told.facts:
             broken = [[violation["axiom"], ", ".join(violation["clients"])] for violation in told.facts["violations"]]
             up_to = told.facts["axioms-checked-up-to"]
