@@ -70,7 +70,7 @@ def serve(address: str, authority: str, secret: bytes) -> NoReturn:
     )
     request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
     runs: set[int] = set()
-    unfinished = Path.cwd() / "unfinished"
+    unfinished = Path.cwd() / "runs" / ".unfinished"
     os.environ[PLACE] = str(unfinished)
     continuing, looked = Continuing(unfinished, Control(address, Path(authority))), 0.0
     while True:

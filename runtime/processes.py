@@ -5,6 +5,7 @@ is only ours, and by it they are found.
 """
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -41,7 +42,9 @@ class Processes:
                 env={**environment, MARK: self.mark},
                 cwd=directory,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
+                preexec_fn=functools.partial(
+                    end_with_parent, signal.SIGKILL
+                ),  # a SuperLink asked to end waits for others
             )
 
     def log_of(self, name: str) -> Path:

@@ -6,8 +6,7 @@ those whose public keys are in `clients/` of the keys directory, and the server 
 
     state.db     the SuperLink's state: clients, runs, messages
     logs/        superlink.log, executor.log
-    runs/        the run directories, unless a run says otherwise
-    unfinished/  what the executor needs to go on with runs that were killed
+    runs/        the run directories, unless a run says otherwise; in runs/.unfinished what is needed to go on with killed ones
 """
 
 import contextlib

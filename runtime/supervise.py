@@ -13,6 +13,7 @@ from coterie.runtime.stock import run_stock_node
 from coterie.runtime.tls import Unreachable, check_server
 from coterie.runtime.warm import run_warm_node, why_not
 from coterie.wire.errors import RunFailed
+from coterie.wire.files import sweep
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds; doubled after every failure
 CONNECTED_SECONDS = 60.0  # who was connected for so long begins with the first pause again
@@ -23,6 +24,7 @@ def keep_connected(device: Device) -> None:
     os.environ["FLWR_HOME"] = str(device.state / "flower")
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # to look for a GPU must not make it unusable in forked processes
+    sweep(device.state)
     try:
         with stoppable():
             check_once(device)

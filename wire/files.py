@@ -87,11 +87,13 @@ def write_all(file: BinaryIO, data: Piece) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """Append a whole line; if that fails, take back what was written of it."""
+    is_new = not path.exists()
     with_room(path, lambda: _append(path, (line + "\n").encode()))
+    if is_new:
+        sync_directory(path.parent)
 
 
 def _append(path: Path, data: bytes) -> None:
-    is_new = not path.exists()
     with open(path, "ab", buffering=0) as file:
         before = file.tell()
         try:
@@ -100,8 +102,6 @@ def _append(path: Path, data: bytes) -> None:
         except OSError:
             file.truncate(before)
             raise
-    if is_new:
-        sync_directory(path.parent)
 
 
 def move(old: Path, new: Path) -> None:

@@ -10,6 +10,7 @@ leaves it behind.
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,8 @@ from typing import Any
 from coterie.wire.config import Value
 from coterie.wire.files import write_atomically
 from coterie.wire.fingerprint import source_files
+
+log = logging.getLogger(__name__)
 
 PLACE = "COTERIE_UNFINISHED"  # names the directory, in the environment of runs that an executor looks after
 NOTE, CODE = "run.json", "code"
@@ -58,11 +61,14 @@ def noted(run: int, config: Mapping[str, Value], rounds: int) -> Iterator[None]:
         yield
         return
     place = Path(directory) / hashlib.sha256(str(config["run-id"]).encode()).hexdigest()[:16]
-    before = read(place)
-    fruitless = before.fruitless + 1 if before and before.rounds == rounds else 0
-    for name, path in source_files().items():
-        write_atomically(place / CODE / name, path.read_bytes())
-    Unfinished(run, dict(config), rounds, fruitless, os.getpid()).write(place)
+    try:
+        before = read(place)
+        fruitless = before.fruitless + 1 if before and before.rounds == rounds else 0
+        for name, path in source_files().items():
+            write_atomically(place / CODE / name, path.read_bytes())
+        Unfinished(run, dict(config), rounds, fruitless, os.getpid()).write(place)
+    except OSError as error:
+        log.warning("if this run is killed, nobody goes on with it by itself: %s", error)
     try:
         yield
     except Exception:

@@ -1,6 +1,7 @@
 """`coterie up`: real processes, from the first to the last."""
 
 import json
+import os
 import signal
 import stat
 import subprocess
@@ -183,17 +184,28 @@ def test_strangers_are_refused_and_sigterm_ends_all(sandbox: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_command_takes_its_processes_with_it(sandbox: Any) -> None:
-    up = sandbox.start_coterie(
-        "up", "--clients", "2", "--model", "linear", "--num-server-rounds", "50", "--run-dir", "run"
-    )
-    sandbox.wait_for("2 clients, ", "coterie.log", up)
+def test_up_goes_on_by_itself_and_is_resumed(sandbox: Any) -> None:
+    """First the method's process is killed, then the command, which takes all others with it."""
+    options = ("--model", "linear", "--num-server-rounds", "6", "--strategy", "fedper", "--partition", "iid")
+    run = sandbox.path / "run"
+    alone = sandbox.coterie("run", "--num-clients", "2", *options, "--workers", "0", "--run-dir", "alone")
+    up = sandbox.start_coterie("up", "--clients", "2", *options, "--run-dir", "run")
+    sandbox.wait_for("round 1/6", "coterie.log", up)
+    os.kill(sandbox.methods_process(), signal.SIGKILL)
+    sandbox.wait_for("going on after round", "coterie.log", up)
+    sandbox.wait_for("round 4/6", "coterie.log", up)
     up.kill()
     up.wait()
     for _ in range(300):
         if not sandbox.left():
             break
         time.sleep(0.1)
+    assert sandbox.left() == []
+    assert not (run / "result.json").exists()
+    done = sandbox.coterie("resume", "run")
+    assert done.returncode == alone.returncode == 0, done.stderr
+    assert (run / "result.json").read_bytes() == (sandbox.path / "alone" / "result.json").read_bytes()
+    assert [json.loads(line)["round"] for line in (run / "events.jsonl").read_text().splitlines()] == [1, 2, 3, 4, 5, 6]
     assert sandbox.left() == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.strategies.pool import ModelPool
@@ -82,6 +82,7 @@ def test_files_are_found_again(tmp_path):
     np.testing.assert_array_equal(again.get("b", "extractor"), parts["extractor"])
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5), max_size=6), min_size=2, max_size=8), st.data())
 def test_the_last_two_states_stay_whatever_is_written_after_them(rounds, data):
     """Each round some clients' rows change. After any of them a pool goes on from the last state, or the one before."""
