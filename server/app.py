@@ -115,7 +115,7 @@ def _run(
     name, file = config.strategy, config.strategy_file
     method = method_of(name, file)(config, settings[section_of(name, file)], layout, [directory, *observers])
     method.start(grid, pack(layout.parts), num_rounds=config.num_server_rounds, timeout=config.round_timeout)
-    bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.clients, config.seed)
+    bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.connected, config.seed)
     write_findings(run_dir, method.findings(), label_overlap, bad)
     result = directory.finish()
     write_report(run_dir)
