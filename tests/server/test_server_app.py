@@ -92,7 +92,7 @@ def test_every_key_is_filled_in():
 
 def test_what_flower_loads():
     import coterie.client.app as client_module
-    import coterie.server.app as server_module
+    import coterie.serving as server_module
 
     assert coterie.server_app is server_module.app and coterie.client_app is client_module.app
     with pytest.raises(AttributeError, match="no attribute 'other_app'"):
