@@ -64,7 +64,10 @@ class Federation:
 
     def refused_by_name(self) -> dict[str, str]:
         """Why nodes that are connected may not take part; by the name of their key, where they have one."""
-        return {self._registered.get(node) or f"node {node}": why for node, why in self.refused.items()}
+        return {self._called(node): why for node, why in self.refused.items()}
+
+    def _called(self, node: int) -> str:
+        return self._registered.get(node) or f"node {node}"
 
     # Who takes part.
 
@@ -114,7 +117,7 @@ class Federation:
                 f'(flwr run . --federation-config "num-supernodes={num_clients}")'
             )
         reasons = sorted(set(self.refused.values()))[:3]
-        reasons += [f"node {node} does not answer hello" for node in sorted(self._hellos.silent)][:3]
+        reasons += [f"{self._called(node)} does not answer hello" for node in sorted(self._hellos.silent)][:3]
         return RunFailed(
             f"{joined} of {expected or 'any'} clients joined (join-timeout = {self.join_timeout:g} seconds). "
             + (
@@ -167,7 +170,7 @@ class Federation:
 
     def _leave_out(self, node: int, reason: str) -> None:
         self.refused[node] = reason
-        log.warning("%s is refused: %s", self._registered.get(node) or f"node {node}", reason)
+        log.warning("%s is refused: %s", self._called(node), reason)
 
     def _admit(self, node: int, hello: Hello, registered: str) -> None:
         if registered and hello.name != registered:
