@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+import pytest
 from flwr.app import Message
 
 from coterie.runtime.flower import ObjectTree, get_all_nested_objects, get_object_tree, remove_content_from_message
