@@ -111,7 +111,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
     if name == "server_app":
-        return importlib.import_module("coterie.server.app").app
+        return importlib.import_module("coterie.serving").app
     if name == "client_app":
         load = _client_app_loader()
         client_app = load()

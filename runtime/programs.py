@@ -34,7 +34,7 @@ def environment(home: Path) -> dict[str, str]:
 def superlink_command(keys: Path, control_host: str, control_port: int, fleet: str, database: Path | None) -> list[str]:
     """The server that clients connect to, without the methods that run on it."""
     return [
-        program("flower-superlink"),
+        *(sys.executable, "-P", "-m", "coterie.runtime.superlink"),
         "--host",
         control_host,
         "--port",

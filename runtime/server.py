@@ -90,6 +90,7 @@ class Server:
         self.control = Control(here, keys / "ca.crt")
         self.members = Members(keys / "clients")
         self.restarts: list[float] = []
+        self.most_memory = max(2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
         self.commands = {
             "superlink": superlink_command(keys, control_host, control_port, fleet, home / "state.db"),
             **({"executor": executor_command(keys, here)} if executor else {}),
@@ -114,6 +115,9 @@ class Server:
                 shutil.copyfile(log, log.with_suffix(".log.1"))
                 os.truncate(log, 0)
             if process.poll() is None:
+                if name == "superlink" and (size := resident_bytes(process.pid)) > self.most_memory:
+                    say(f"superlink has {size >> 20} MB of memory, and may have {self.most_memory >> 20}; ending it")
+                    process.kill()
                 continue
             said = f"{name} ended with code {process.returncode} ({last_words(log)}). Its log is {log}"
             self.restarts = [then for then in self.restarts if time.monotonic() - then < RESTART_SECONDS]
@@ -177,6 +181,13 @@ class Members:
         if text not in self.told:
             self.told.add(text)
             say(text)
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that this process has; 0 where that cannot be known."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 def _bracketed(host: str) -> str:

@@ -144,7 +144,7 @@ def _run(
         method.load_state_dict(directory.state)
         log.info("going on after round %d", method.last_round)
     method.start(grid, pack(layout.parts), num_rounds=config.num_server_rounds, timeout=config.round_timeout)
-    bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.clients, config.seed)
+    bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.connected, config.seed)
     write_findings(run_dir, method.findings(), label_overlap, bad)
     result = directory.finish()
     write_report(run_dir)

@@ -225,7 +225,9 @@ def _left_out(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = [
         [event["round"], client, reason]
         for event in events
-        for client, reason in {**event["left-out"], **event.get("not-tested", {})}.items()
+        for key in ("left-out", "not-tested", "not-admitted")
+        for client, reason in event.get(key, {}).items()
+        if key != "not-tested" or client not in event["left-out"]
     ]
     return [{"title": "Left out", "head": ["round", "client", "why"], "rows": rows, "text_last": True}] if rows else []
 

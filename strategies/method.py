@@ -36,6 +36,7 @@ from coterie.wire.randomness import generator
 
 log = logging.getLogger(__name__)
 
+METRIC_BYTES = 4 * 2**20
 Answer = Callable[[Participant, Any, RecordDict], RecordDict]
 F = TypeVar("F", bound=Answer)
 
@@ -113,6 +114,10 @@ class Method(Strategy):
     def check_test(self, client: str, reply: Message) -> Metrics:
         """The client's answer to its test order, or `Refused`."""
         return check_evaluation(reply, self.kinds)
+
+    def largest_answer(self, sent: int) -> int:
+        """How many bytes an answer to an order with models of so many bytes may have: as many, one more model, and metrics."""
+        return sent + sum(part.nbytes for part in self.layout.parts.values()) + METRIC_BYTES
 
     def tested(self, round: Round) -> None:
         """All clients were tested: what the event line should tell of it."""
@@ -192,7 +197,12 @@ class Method(Strategy):
         if not self.model:
             self.model = unpack(initial_arrays)
         self.summary()
-        self.federation = Federation(grid, code=fingerprint_with(type(self)), join_timeout=self.config.join_timeout)
+        self.federation = Federation(
+            grid,
+            code=fingerprint_with(type(self)),
+            join_timeout=self.config.join_timeout,
+            quorum=self.config.quorum,
+        )
         self.federation.on_wait = self._tell_waiting
         self.federation.gather(self.config.num_clients)
         if not any(hello.num_test for hello in self.federation.hellos.values()):
@@ -232,6 +242,8 @@ class Method(Strategy):
             self.tested(round)
             round.tell(evaluate_seconds=_since(started))
         self.last_round = round.number
+        if refused := self.federation.refused_by_name():
+            round.tell(not_admitted=refused)
         for observer in self.observers:
             observer.round_ended(round.event, self.state_dict())
         return round.event

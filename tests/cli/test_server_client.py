@@ -242,7 +242,7 @@ def test_a_killed_superlink_loses_nothing(own_site: Site) -> None:
     box.wait_for("round 2/8:", "submit.log", run)
     for pid in pids_of(own_site.processes["server"].pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if "flower-superlink" in Path(f"/proc/{pid}/cmdline").read_text():
+            if "coterie.runtime.superlink" in Path(f"/proc/{pid}/cmdline").read_text():
                 kill(pid)
     assert run.wait(timeout=300) == 0, box.read("submit.log")
     assert "superlink ended with code -9" in box.read("server.log")

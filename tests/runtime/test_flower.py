@@ -53,11 +53,13 @@ EXPECTED = [
     "flwr.proto.node_pb2.Node",
     "flwr.proto.run_pb2.GetRunRequest",
     "flwr.proto.runtime_pb2.AcquireTaskRequest",
+    "flwr.proto.runtime_pb2.PullAppMessagesRequest",
     "flwr.supercore.constant.TaskType",
     "flwr.supercore.control.ControlHttpClient",
     "flwr.supercore.fab.Fab",
     "flwr.supercore.grpc.create_channel",
     "flwr.supercore.inflatable.inflatable_object.get_all_nested_objects",
+    "flwr.supercore.inflatable.inflatable_object.get_object_head_values_from_object_content",
     "flwr.supercore.inflatable.inflatable_object.get_object_tree",
     "flwr.supercore.inflatable.inflatable_object.iterate_object_tree",
     "flwr.supercore.inflatable.inflatable_object.no_object_id_recompute",
@@ -70,6 +72,7 @@ EXPECTED = [
     "flwr.supercore.run.Run",
     "flwr.supercore.runtime.RuntimeHttpClient",
     "flwr.supercore.task_identity.TaskIdentity",
+    "flwr.superlink.cli.flower_superlink",
     "flwr.superlink.runtime.run_serverapp",
 ]
 
