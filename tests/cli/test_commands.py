@@ -167,7 +167,7 @@ def test_compare(coterie, tmp_path):
     report = (tmp_path / "c" / "report.html").read_text()
     assert "Test accuracy on digits, mean ± std over seeds 1, 2" in report and "<code>seed</code>" not in report
     assert report.count("<img") == 1 and f"<td>{100 * np.mean(values):.2f} ± " in report
-    local = next(line for line in out.splitlines() if "local" in line)
+    local = next(line for line in out.splitlines() if re.match(r"│ local\b", line))
     assert re.search(r"│\s+-\s+│", local)  # no global model
 
 
@@ -475,6 +475,8 @@ def test_a_full_disk(size, strategy, tmp_path):
             "0",
             "--workers",
             "1",
+            "--disk-patience",
+            "0.5",
             "--run-dir",
             disk / "a",
             cwd=tmp_path,
