@@ -244,7 +244,7 @@ def test_a_client_with_another_version_is_refused_with_both_fingerprints(federat
     with pytest.raises(RunFailed) as caught:
         federate(strategy=str(DITTO), model="linear", quorum=1.0)
     here, there = (fingerprint_with(method_of("ditto", str(path))) for path in (DITTO, tmp_path / "ditto.py"))
-    assert here != there and f"client '2' runs other code ({there}) than the server ({here})" in str(caught.value)
+    assert here != there and f"client '2' runs other code ('{there}') than the server ({here})" in str(caught.value)
 
 
 # --- privacy ---------------------------------------------------------------------------------------------------------
