@@ -46,7 +46,6 @@ def test_all_of_the_run_is_in_its_directory(finished: tuple[Any, subprocess.Comp
         "config.json",
         "events.jsonl",
         "keys",
-        "lock",
         "logs",
         "report.html",
         "result.json",
@@ -94,7 +93,8 @@ def test_ctrl_c_ends_all(sandbox: Any) -> None:
     assert up.wait(timeout=30) == 130
     assert sandbox.left() == []
     last = sandbox.read("coterie.log").splitlines()[-1]
-    assert last == f"error: stopped by SIGINT; finished rounds and logs are in {sandbox.path / 'run'}"
+    path = sandbox.path / "run"
+    assert last == f"error: stopped by SIGINT; finished rounds and logs are in {path}; `coterie resume {path}` goes on"
     assert "Traceback" not in sandbox.read("coterie.log")
 
 
