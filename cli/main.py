@@ -14,6 +14,7 @@ from coterie.cli.keys import keys_command
 from coterie.cli.options import config_options
 from coterie.cli.server import command as server_command
 from coterie.presets import PLAIN, PRESETS, Methods
+from coterie.wire.config import RunConfig
 
 WORKERS_HELP = "Worker processes; results do not depend on it. 0: all in this process. Default: one per core."
 
@@ -55,6 +56,12 @@ def _place(name: str, metavar: str, text: str, default: str | None = None) -> cl
     )
 
 
+def _files() -> click.Parameter:
+    argument = TyperArgument(param_decls=["files"], required=True, metavar="FILE...", nargs=-1)
+    argument.help = "Tables: .csv, .csv.gz or .parquet files, or a folder of them."
+    return argument
+
+
 class Stopped(Exception):
     """Ctrl-C. Typer would end the program without a word."""
 
@@ -91,6 +98,8 @@ NOT_DATA = (
     "observers",
     "run-dir",
 )
+
+OF_TABLES = ("label", "classes", "ignore", "missing", "min-count", "delimiter", "decimal", "encoding")
 
 WITH_NUMBERS = [name for name, preset in PRESETS.items() if isinstance(preset, Methods) and preset.paper]
 
@@ -257,6 +266,18 @@ Example: `coterie report runs/20261116-120000-fedavg-digits`""",
             """Ask a personal model about new samples: a line with the label and its probability for each.
 
 Example: `coterie predict clients/ward-7/models/ward-7.safetensors new-images`""",
+        ),
+        "schema": _command(
+            "schema",
+            commands.schema,
+            [
+                _files(),
+                _text("output", "FILE", "Where to write the schema, to look at, mend, and give to a run.", "Places"),
+                *config_options(leave_out=set(RunConfig.keys()) - set(OF_TABLES)),
+            ],
+            """Show what tables have in common: columns, kinds, categories, label, and what is left out and why.
+
+Example: `coterie schema north.csv south.csv west.csv --label ill --output schema.json`""",
         ),
         "data": _command(
             "data",

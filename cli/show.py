@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table as Printed
 
-from coterie.tables import Table
+from coterie.rows import Table
 
 WIDEST = 200  # columns of a table that goes to a file
 NUMBER = re.compile(r"-?\d[\d.]*( ± [\d.]+| of \d+| %)?")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from coterie.simulate import run as run
     from coterie.strategies.findings import Finding as Finding
     from coterie.strategies.observer import Observer as Observer
+    from coterie.table_data import tables as tables
     from coterie.wire.errors import ConfigError as ConfigError
     from coterie.wire.errors import CoterieError as CoterieError
     from coterie.wire.errors import RunFailed as RunFailed
@@ -47,6 +48,7 @@ _LAZY = {  # name -> the module that has it
     "compare": "coterie.comparison",
     "open_run": "coterie.runs",
     "run": "coterie.simulate",
+    "tables": "coterie.table_data",
 }
 
 _HOME = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -128,4 +130,5 @@ __all__ = [
     "open_run",
     "run",
     "server_app",
+    "tables",
 ]

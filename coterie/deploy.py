@@ -19,6 +19,7 @@ from typing import IO
 
 import httpx
 
+from coterie.client.data import has_table
 from coterie.progress import RunProgress, progress_of
 from coterie.runs import Run
 from coterie.runtime.control import Control, bundle
@@ -29,8 +30,9 @@ from coterie.runtime.programs import environment, executor_command, program, sup
 from coterie.runtime.tls import Unreachable, check_server
 from coterie.server.app import checked_config
 from coterie.server.rundir import PREPARED, new_run_dir
-from coterie.simulate import prepare
+from coterie.simulate import names_of_clients, prepare
 from coterie.tasks.resolve import partition_kind, spec_of
+from coterie.tasks.sources import named_files
 from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
 
@@ -74,18 +76,28 @@ def up(
 
 
 def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, int | None], progress: bool) -> None:
-    number = int(config["num-clients"])
+    settings = RunConfig.parse(split_sections(config)[0])
+    names = names_of_clients(settings)
+    number = len(names)
+    files = named_files(settings.data) if has_table(settings) else {}
+    if len(files) > 1:  # every client has its own, and the run names none
+        config = {**config, "data": ""}
     timeout = float(config["join-timeout"])
     started = time.monotonic()
-    make_keys(run_dir / "keys", [str(i) for i in range(number)])
+    make_keys(run_dir / "keys", names)
     with tempfile.TemporaryDirectory(prefix="coterie-") as flower_home, Processes(run_dir / "logs") as processes:
         federation = LocalFederation(run_dir, Path(flower_home), processes, ports)
         federation.start_server()
         control = Control(federation.control_address, run_dir / "keys" / "ca.crt")
         control.wait_until_up(timeout, processes.check)
-        for i in range(number):
-            control.register(run_dir / "keys" / "clients" / f"{i}.pub")
-            federation.start_client(i, number, str(config["data-root"]), str(config["strategy-file"]))
+        for i, name in enumerate(names):
+            control.register(run_dir / "keys" / "clients" / f"{name}.pub")
+            data = (
+                ["--data", str(files[name])]
+                if len(files) > 1
+                else ["--partition", str(i), "--num-partitions", str(number)]
+            )
+            federation.start_client(name, data, str(config["data-root"]), str(config["strategy-file"]))
         control.wait_for_clients(number, timeout, processes.check)
         with _progress(config, progress) as shown, open(processes.log_of("serverapp"), "w", buffering=1) as log:
             shown.say(f"{number} clients connected after {time.monotonic() - started:.1f} s")
@@ -113,19 +125,19 @@ class LocalFederation:
         self._start("superlink", superlink_command(self.keys, "127.0.0.1", self.control_port, fleet, None))
         self._start("executor", executor_command(self.keys, self.control_address))
 
-    def start_client(self, i: int, number: int, data_root: str, method: str) -> None:
-        state = self.run_dir / "clients" / str(i)
+    def start_client(self, name: str, data: Sequence[str], data_root: str, method: str) -> None:
+        state = self.run_dir / "clients" / name
         state.mkdir(mode=0o700)
         command = [
             *(sys.executable, "-P", "-m", "coterie", "client"),
             *("--server", f"127.0.0.1:{self.fleet_port}"),
-            *("--key", str(self.keys / "clients" / str(i))),
-            *("--num-partitions", str(number)),
+            *("--key", str(self.keys / "clients" / name)),
+            *data,
             *("--data-root", data_root),
             *("--state", str(state)),
             *(("--method", method) if method else ()),
         ]
-        self._start(f"client-{i}", command)
+        self._start(f"client-{name}", command)
 
     def _start(self, name: str, command: Sequence[str]) -> None:
         """In an empty directory of its own: what lies in the user's must not be imported by accident."""

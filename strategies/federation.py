@@ -8,12 +8,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coterie.wire.checks import check_hello
 from coterie.wire.errors import Refused, RunFailed
-from coterie.wire.messages import HELLO, Hello, Sent, size_in_bytes
+from coterie.wire.messages import HELLO, ORDER, Hello, Sent, size_in_bytes
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +22,11 @@ Progress = Callable[[int, int], None]  # answers so far, answers expected
 
 
 class Federation:
-    def __init__(self, grid: Grid, *, code: str, join_timeout: float) -> None:
+    def __init__(
+        self, grid: Grid, *, code: str, join_timeout: float, greeting: Mapping[str, str] | None = None
+    ) -> None:
         self.grid = grid
+        self.greeting = greeting or {}  # what every client is told with hello
         self.code = code
         self.join_timeout = join_timeout
         self.hellos: dict[str, Hello] = {}  # every client ever met
@@ -74,7 +77,7 @@ class Federation:
             self.refused = {}
         self._known_nodes &= online
         new = sorted(online - self._known_nodes)
-        messages = [Message(RecordDict(), dst_node_id=node, message_type=HELLO, group_id="0") for node in new]
+        messages = [Message(self._hello(), dst_node_id=node, message_type=HELLO, group_id="0") for node in new]
         registered = self._registered_names() if new else {}
         for node, reply in self._send(messages, self.join_timeout, None):
             self._known_nodes.add(node)
@@ -83,6 +86,9 @@ class Federation:
             except Refused as error:
                 self.refused[node] = str(error)
                 log.warning("node %s is left out: %s", node, error)
+
+    def _hello(self) -> RecordDict:
+        return RecordDict({ORDER: ConfigRecord(dict(self.greeting))} if self.greeting else {})
 
     def _registered_names(self) -> dict[int, str]:
         """Under which names the keys of the nodes were registered, where they were: nobody takes the name of another."""

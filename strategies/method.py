@@ -80,6 +80,7 @@ class Method(Strategy):
         self.layout = layout
         self.observers = observers
         self.federation: Federation  # set by start()
+        self.greeting: Mapping[str, str] = {}  # what every client is told with hello
         self.model: Parts = {}  # the global model, set by start()
         self.last_round = 0
         self.num_rounds = config.num_server_rounds
@@ -188,7 +189,9 @@ class Method(Strategy):
         if not self.model:
             self.model = unpack(initial_arrays)
         self.summary()
-        self.federation = Federation(grid, code=fingerprint_with(type(self)), join_timeout=self.config.join_timeout)
+        self.federation = Federation(
+            grid, code=fingerprint_with(type(self)), join_timeout=self.config.join_timeout, greeting=self.greeting
+        )
         self.federation.gather(self.config.num_clients)
         if not any(hello.num_test for hello in self.federation.hellos.values()):
             raise RunFailed(
