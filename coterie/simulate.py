@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-
 from coterie.client.data import has_table, partitioned
 from coterie.client.participant import pick_device
 from coterie.manners import tame_torch
@@ -25,22 +23,18 @@ from coterie.strategies.method import Method
 from coterie.strategies.observer import Observer
 from coterie.strategies.registry import parse_config, register
 from coterie.strategies.server_game import server_samples
-from coterie.table_data import Tables
-from coterie.tasks.agreeing import agree
+from coterie.table_data import Tables, look_at
 from coterie.tasks.chart import label_overlap, label_table
 from coterie.tasks.datasets import load_dataset
-from coterie.tasks.facts import facts_of
 from coterie.tasks.foreign import foreign_set
 from coterie.tasks.own import describe
 from coterie.tasks.resolve import number_of_clients, partition_kind, spec_of
-from coterie.tasks.schema import read_schema
 from coterie.tasks.server_data import is_amount
 from coterie.tasks.sources import client_name, is_table_data, named_files, pool_of
 from coterie.wire.attack import AttackSettings, bad_clients
 from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.cores import usable_cores
 from coterie.wire.errors import ConfigError
-from coterie.wire.privacy import PrivacySettings
 
 
 def run(
@@ -155,7 +149,7 @@ def _describe_tables(values: Mapping[str, Value]) -> dict[str, Value]:
     several = len(files) > 1
     data = ",".join(f"{name}={path}" for name, path in files.items()) if several else str(next(iter(files.values())))
     found = {**values, "data": data}
-    config, sections = parse_config(found)
+    config, _ = parse_config(found)
     if config.test_data == "published" or config.long_tail > 1:
         raise ConfigError("test-data, long-tail: are for data sets that are dealt; these tables are your own")
     outline = pool_of(config).outline()
@@ -167,24 +161,9 @@ def _describe_tables(values: Mapping[str, Value]) -> dict[str, Value]:
         raise ConfigError(f"partition = {config.partition!r}: every file is a client of its own; leave partition out")
     if outline.owners and config.partition in ("auto", "natural"):
         found |= {"partition": "natural", "num-clients": len(outline.owners)}
-    config, sections = parse_config(found)
-    _rehearse(config, cast(PrivacySettings, sections["privacy"]))
+    config, _ = parse_config(found)
+    look_at(config)  # whoever's table does not fit is told before the run begins
     return found
-
-
-def _rehearse(config: RunConfig, privacy: PrivacySettings) -> None:
-    """What the clients will agree on, found here beforehand: whoever's table does not fit is told before the run begins."""
-    if privacy.mode != "off":
-        return
-    schema = read_schema(config.table_schema) if config.table_schema else None
-    every = np.arange
-    tables = pool_of(config).tables
-    if schema is None:
-        facts = {name: facts_of(looked, every(len(looked.table)), config.min_count) for name, looked in tables.items()}
-        schema = agree(facts, classes=config.classes, ignore=config.ignore, min_count=config.min_count).schema
-    for looked in tables.values():
-        schema.encode(looked.table)
-        schema.targets(looked.table)
 
 
 def names_of_clients(config: RunConfig) -> list[str]:

@@ -15,7 +15,7 @@ from coterie.rows import Table
 from coterie.tasks.agreeing import agree
 from coterie.tasks.facts import facts_of
 from coterie.tasks.kinds import CATEGORY, NUMBER
-from coterie.tasks.schema import Schema
+from coterie.tasks.schema import Schema, read_schema
 from coterie.tasks.sources import pool_of
 from coterie.wire.config import RunConfig, Value
 
@@ -58,19 +58,24 @@ def tables(
 
 
 def look_at(config: RunConfig) -> tuple[Schema, list[str]]:
-    """The schema of the tables that `config` names, and what their owners should know."""
-    found = pool_of(config).tables
-    every = {name: facts_of(looked, _all(len(looked.table)), config.min_count) for name, looked in found.items()}
-    agreed = agree(every, classes=config.classes, ignore=config.ignore, min_count=config.min_count)
-    for looked in found.values():
-        agreed.schema.encode(looked.table)
-        agreed.schema.targets(looked.table)
-    remarks = [remark for looked in found.values() for remark in looked.remarks]
-    return agreed.schema, [*remarks, *agreed.warnings]
-
-
-def _all(number: int) -> np.ndarray:
-    return np.arange(number)
+    """The schema of the tables that `config` names, and what their owners should know; refuses one that does not fit."""
+    pool = pool_of(config)
+    names = pool.outline().label_names
+    remarks = [remark for looked in pool.tables.values() for remark in looked.remarks]
+    if config.table_schema:
+        schema = read_schema(config.table_schema)
+    else:
+        classes = config.classes or ("" if any("," in name for name in names) else ",".join(names))
+        facts = {
+            name: facts_of(looked, np.arange(len(looked.table)), config.min_count)
+            for name, looked in pool.tables.items()
+        }
+        agreed = agree(facts, classes=classes, ignore=config.ignore, min_count=config.min_count)
+        schema, remarks = agreed.schema, [*remarks, *agreed.warnings]
+    for looked in pool.tables.values():
+        schema.encode(looked.table)
+        schema.targets(looked.table)
+    return schema, remarks
 
 
 def shown(schema: Schema) -> Table:

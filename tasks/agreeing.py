@@ -226,12 +226,18 @@ def agree_noisy(schema: Schema, facts: Mapping[str, Facts], deviation: float) ->
     noise = deviation * math.sqrt(len(facts))
     for place, column in enumerate(schema.columns):
         counts = np.sum([fact.columns[place].noisy for fact in facts.values()], axis=0)
-        columns.append(_from_counts(column, np.where(counts > 2 * noise, counts, 0.0)))
+        columns.append(_from_counts(column, np.where(counts > _sure(column) * noise, counts, 0.0)))
     if schema.regression:
         counts = np.sum([fact.label.noisy for fact in facts.values()], axis=0)
-        label = _from_counts(Column(schema.label, NUMBER), np.where(counts > 2 * noise, counts, 0.0))
+        column = Column(schema.label, NUMBER)
+        label = _from_counts(column, np.where(counts > _sure(column) * noise, counts, 0.0))
         schema = replace(schema, label_mean=label.mean, label_std=label.std)
     return replace(schema, columns=tuple(columns))
+
+
+def _sure(column: Column) -> float:
+    """From how many deviations on a count is no noise: far places of a number without a range must not appear by chance."""
+    return 4.5 if column.kind == NUMBER and not column.range else 2.0
 
 
 def _from_counts(column: Column, counts: np.ndarray) -> Column:

@@ -6,7 +6,7 @@ they are; of any other only the first texts are kept, to say what it is (ids, da
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -233,10 +233,10 @@ class Column:
             raise self._not_a_number(line, cells.texts[first], cells_of_text)
 
     def _not_a_number(self, line: int, text: str, count: int) -> DataError:
-        hint = "; is the decimal sign another (--decimal)?" if re.fullmatch(r"[-+\d.,]+", text) else ""
+        hint = " Is the decimal sign another (--decimal)?" if re.fullmatch(r"[-+\d.,]+", text) else ""
         return DataError(
             f"{self.source}, line {line}, column {self.name}: {shortened(text)} is not a finite number, as most of the column "
-            f"are ({count} such cells){hint}. Mend it, or say that it means a missing cell (--missing), or --ignore "
+            f"are ({count} such cells).{hint} Mend it, or say that it means a missing cell (--missing), or --ignore "
             f"{self.name}."
         )
 
@@ -268,9 +268,3 @@ def told_codes(text: str) -> dict[str, tuple[str, ...]]:
         where = key(name) if equals else ""
         found[where] = (*found.get(where, ()), code.strip())
     return found
-
-
-def check_told(codes: Mapping[str, tuple[str, ...]], names: Iterable[str], source: str) -> None:
-    known = {key(name) for name in names}
-    if unknown := [name for name in codes if name and name not in known]:
-        raise DataError(f"missing = {unknown[0]}={codes[unknown[0]][0]}: {source} has no column {unknown[0]!r}.")

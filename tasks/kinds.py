@@ -48,7 +48,7 @@ class Looked:
 
 def look(table: Table, *, label: str = "", classes: str = "", ignore: str = "", alone: bool = True) -> Looked:
     """What the columns of a file are. `alone`: no other file has to be understood alike, so the last column may be the label."""
-    ignored = _ignored(table, ignore)
+    ignored = {key(name) for name in ignore.split(",") if name.strip()}
     target = label_of(table, label, ignored, alone)
     regression = is_regression(table, target, classes)
     kinds, remarks = {}, []
@@ -77,16 +77,6 @@ def look(table: Table, *, label: str = "", classes: str = "", ignore: str = "", 
         )
         raise DataError(f"{table.source}: no column is left to learn from ({why}).")
     return found
-
-
-def _ignored(table: Table, ignore: str) -> set[str]:
-    names = {key(name) for name in ignore.split(",") if name.strip()}
-    if unknown := sorted(names - set(table.columns)):
-        known = [cells.name for cells in table.columns.values()]
-        raise DataError(
-            f"ignore = {ignore!r}: {table.source} has no column {unknown[0]!r}. {did_you_mean(unknown[0], known)}"
-        )
-    return names
 
 
 def label_of(table: Table, label: str, ignored: set[str], alone: bool) -> str:

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from coterie.tasks.cells import MISSING, Cells, Column, check_told, key, number, told_codes
+from coterie.tasks.cells import MISSING, Cells, Column, key, number, told_codes
 from coterie.tasks.samples import DataError
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet")
@@ -78,22 +78,33 @@ def read_table(path: str | Path, reading: Reading | None = None) -> Table:
     if path.suffix.lower() == ".parquet":
         names, batches = _parquet(path)
         return _table(path, names, batches, replace(reading, decimal="."), named=True)
+    try:
+        with _opened(path) as binary:
+            start = binary.peek(4)[:4]
+            if start[:2] == b"PK":
+                raise DataError(f"{path}: is a spreadsheet or an archive, not text. Save the sheet as CSV.")
+            if start[:2] in (b"\xff\xfe", b"\xfe\xff") and reading.encoding == "utf-8":
+                raise DataError(f"{path}: is in UTF-16. Save it in UTF-8, or say --encoding utf-16.")
+            encoding = "utf-8-sig" if reading.encoding.lower().replace("_", "-") == "utf-8" else reading.encoding
+            return _text_table(path, io.TextIOWrapper(binary, encoding=encoding, newline=""), reading)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}, line {_undecodable(path, reading.encoding)}: is not in {reading.encoding} ({error.reason}). Say how it is "
+            "written, for example --encoding latin-1."
+        ) from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: cannot be unpacked ({error}). Is the file complete?") from None
+
+
+def _undecodable(path: Path, encoding: str) -> int:
+    """The first line that is not written so."""
     with _opened(path) as binary:
-        start = binary.peek(4)[:4]
-        if start[:2] == b"PK":
-            raise DataError(f"{path}: is a spreadsheet or an archive, not text. Save the sheet as CSV.")
-        if start[:2] in (b"\xff\xfe", b"\xfe\xff") and reading.encoding == "utf-8":
-            raise DataError(f"{path}: is in UTF-16. Save it in UTF-8, or say --encoding utf-16.")
-        encoding = "utf-8-sig" if reading.encoding.lower().replace("_", "-") == "utf-8" else reading.encoding
-        text = io.TextIOWrapper(binary, encoding=encoding, newline="")
-        try:
-            return _text_table(path, text, reading)
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}: is not in {reading.encoding} ({error.reason}). Say how it is written, for example --encoding latin-1."
-            ) from None
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"{path}: cannot be unpacked ({error}). Is the file complete?") from None
+        for count, line in enumerate(binary, 1):
+            try:
+                line.decode(encoding)
+            except UnicodeDecodeError:
+                return count
+    return 1
 
 
 def _opened(path: Path) -> io.BufferedReader:
@@ -215,7 +226,6 @@ def _table(
     path: Path, names: Sequence[str], pieces: Iterable[tuple[list[int], list[Any]]], how: Reading, named: bool
 ) -> Table:
     codes = told_codes(how.missing)
-    check_told(codes, names, str(path))
     everywhere = codes.get("", ())
     columns = [Column(name, str(path), how.decimal, (*everywhere, *codes.get(key(name), ()))) for name in names]
     numbers: list[np.ndarray] = []

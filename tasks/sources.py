@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.tasks.cells import category_order, plain
+from coterie.tasks.cells import category_order, key, plain, told_codes
 from coterie.tasks.kinds import OWNER, Looked, look
 from coterie.tasks.reading import Reading, Table, is_table, read_table
-from coterie.tasks.samples import DataError, Dataset
+from coterie.tasks.samples import DataError, Dataset, did_you_mean
 
 if TYPE_CHECKING:
     from coterie.wire.config import RunConfig
@@ -117,7 +117,7 @@ class Pool:
         owners = tuple(self.tables)
         owner = np.repeat(np.arange(len(owners)), [len(looked.table) for looked in self.tables.values()])
         if len(owners) == 1:
-            owners, owner = _owners_in(first.table)
+            owners, owner = owners_in(first.table)
         names, y = _labels(list(self.tables.values()))
         if not first.regression and len(names) < 2:
             raise DataError(
@@ -148,10 +148,17 @@ def _kind(looked: Looked) -> str:
 
 def pool_of(config: "RunConfig") -> Pool:
     files = named_files(config.data)
-    return Pool({name: looked_at(file, config, alone=len(files) == 1) for name, file in files.items()})
+    pool = Pool({name: looked_at(file, config, alone=len(files) == 1) for name, file in files.items()})
+    names = {name: cells.name for looked in pool.tables.values() for name, cells in looked.table.columns.items()}
+    told = {"ignore": config.ignore.split(","), "missing": list(told_codes(config.missing))}
+    for setting, wanted in told.items():
+        for name in wanted:
+            if name.strip() and key(name) not in names:
+                raise DataError(f"{setting}: no table has a column {name!r}. {did_you_mean(name, names.values())}")
+    return pool
 
 
-def _owners_in(table: Table) -> tuple[tuple[str, ...], np.ndarray]:
+def owners_in(table: Table) -> tuple[tuple[str, ...], np.ndarray]:
     cells = table.columns.get(OWNER)
     if cells is None:
         return (), np.empty(0, np.int64)
