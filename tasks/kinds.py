@@ -48,6 +48,11 @@ class Looked:
 
 def look(table: Table, *, label: str = "", classes: str = "", ignore: str = "", alone: bool = True) -> Looked:
     """What the columns of a file are. `alone`: no other file has to be understood alike, so the last column may be the label."""
+    if len(table.columns) < 2:
+        raise DataError(
+            f"{table.source}, line 1: only one column. Say what separates the cells, for example --delimiter ';' (tried: comma, "
+            "semicolon, tab, |)."
+        )
     ignored = {key(name) for name in ignore.split(",") if name.strip()}
     target = label_of(table, label, ignored, alone)
     regression = is_regression(table, target, classes)

@@ -121,14 +121,11 @@ def _text_table(path: Path, file: IO[str], reading: Reading) -> Table:
     delimiter = "\t" if reading.delimiter == "\\t" else reading.delimiter or _delimiter(sample)
     rows = _rows(path, itertools.chain(sample, lines), delimiter)
     line, names = next(rows)
-    if len(names) < 2:
-        raise DataError(
-            f"{path}, line {line}: only one column. Say what separates the cells, for example --delimiter ';' (tried: "
-            "comma, semicolon, tab, |)."
-        )
     first = list(itertools.islice(_rows(path, sample, delimiter, partial=True), 1, None))
     decimal = reading.decimal or _decimal([row for _, row in first], delimiter)
-    named = not all(number(name.strip(), decimal) is not None or _is_missing(name) for name in names[:-1])
+    named = len(names) < 2 or not all(
+        number(name.strip(), decimal) is not None or _is_missing(name) for name in names[:-1]
+    )
     if not named:
         rows = itertools.chain([(line, names)], rows)
         names = [str(i + 1) for i in range(len(names))]

@@ -1,0 +1,211 @@
+"""Runs with tables: clients agree on columns before the first round, and whoever does not fit is told so."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.client.accountant import Accountant
+from coterie.client.store import FileStore
+from coterie.runtime.simulation import SimulationGrid, Workers
+from coterie.server.app import checked_config, run
+from coterie.tasks.reading import read_table
+from coterie.tasks.schema import Schema
+from coterie.tasks.tensors import stored_arrays
+from coterie.wire.errors import ConfigError, RunFailed
+
+KEYS = {"num_server_rounds": 2, "workers": 0, "progress": False, "label": "ill"}
+
+
+def hospital(path: Path, rng: np.random.Generator, rows: int = 60, order: str = "age sex chol ill", **cells) -> Path:
+    """A table whose label can be learned, with its columns in this order; `cells` replace a column."""
+    age, male = rng.normal(50, 10, rows).round(1), rng.random(rows) < 0.5
+    chol = np.where(rng.random(rows) < 0.1, "?", rng.normal(240, 40, rows).round().astype(int).astype(str))
+    columns = {
+        "age": age,
+        "sex": np.where(male, "M", "F"),
+        "chol": chol,
+        "ill": np.where(age + 8 * male > 54, "yes", "no"),
+    }
+    columns |= {name: [values[i % len(values)] for i in range(rows)] for name, values in cells.items()}
+    names = order.split()
+    rows_of = zip(*(columns[name.lower()] for name in names), strict=True)
+    path.write_text("\n".join(",".join(map(str, row)) for row in (names, *rows_of)) + "\n")
+    return path
+
+
+@pytest.fixture
+def three(tmp_path):
+    orders = {"north": "age sex chol ill", "south": "ill CHOL age Sex", "west": "chol ill sex age"}
+    return {
+        n: hospital(tmp_path / f"{n}.csv", np.random.default_rng(len(n) + i), order=o)
+        for i, (n, o) in enumerate(orders.items())
+    }
+
+
+def test_a_run_agrees_on_columns_and_its_models_know_them(three, tmp_path):
+    tables = coterie.tables(three, label="ill")
+    done = coterie.run(
+        "fedper", data=tables, run_dir=tmp_path / "run", **{k: v for k, v in KEYS.items() if k != "label"}
+    )
+    assert done.result["clients"] == ["north", "south", "west"] == done.clients.column("client")
+    schema = Schema.from_json((done.path / "schema.json").read_text())
+    assert [c.name for c in schema.columns] == ["age", "chol", "sex"] and schema.facts["clients"] == 3
+    train = sum(row["train-samples"] for row in done.clients)
+    assert schema.facts["rows"] == train < 180  # of the rows to train with, no others
+    ages = np.concatenate([read_table(path).columns["age"].values for path in three.values()])
+    assert abs(schema.columns[0].mean - ages.mean()) < 2 and schema.columns[0].mean != pytest.approx(
+        ages.mean(), abs=1e-9
+    )
+    assert Schema.from_json(stored_arrays(done.path / "models" / "west.safetensors")[1]["table"]) == schema
+    model = done.model("west")
+    (tmp_path / "new.csv").write_text("sex,AGE,chol,more\nM,80,300,x\nF,20,,y\nX,50,200,z\n")
+    (tmp_path / "same.csv").write_text("chol,sex,age\n300,M,80\n?,F,20\n200,X,50\n")
+    said = model.predict(tmp_path / "new.csv")
+    assert (
+        np.array_equal(said, model.predict(tmp_path / "same.csv"))
+        and said[0, 1] > said[1, 1]
+        and np.isfinite(said).all()
+    )
+    (tmp_path / "bad.csv").write_text("sex,age\nM,80\n")
+    with pytest.raises(coterie.CoterieError, match="has no column 'chol'"):
+        model.predict(tmp_path / "bad.csv")
+
+
+def test_the_order_of_columns_never_changes_a_result(tmp_path):
+    results = []
+    for order in ("age sex chol ill", "ill chol sex age"):
+        home = tmp_path / order.replace(" ", "")
+        home.mkdir()
+        files = [hospital(home / f"{n}.csv", np.random.default_rng(i), order=order) for i, n in enumerate("ab")]
+        done = coterie.run("fedavg", "own", ",".join(map(str, files)), run_dir=home / "run", **KEYS)
+        results.append(done.result)
+    assert results[0] == results[1]
+
+
+def federation(tmp_path: Path, files: dict[str, Path], **values) -> dict:
+    """A run whose clients have a file each, and whose server knows none of them."""
+    config = checked_config(
+        {
+            "task": "own",
+            "label": "ill",
+            "num-clients": len(files),
+            "num-server-rounds": 1,
+            "join-timeout": 5.0,
+            **values,
+        }
+    )
+    grid = SimulationGrid(Workers(0), len(files), config, str(tmp_path / "clients"), list(files))
+    for context, file in zip(grid.contexts.values(), files.values(), strict=True):
+        context.node_config["data"] = str(file)
+    path = tmp_path / "run"
+    path.mkdir()
+    return run(grid, config, path)
+
+
+def test_clients_with_files_of_their_own_come_to_the_result_of_a_simulation(three, tmp_path):
+    there = federation(tmp_path, three)
+    data = ",".join(map(str, three.values()))
+    here = coterie.run("fedavg", "own", data, run_dir=tmp_path / "simulated", **{**KEYS, "num_server_rounds": 1})
+    assert there["models"] == here.result["models"]
+    assert (tmp_path / "run" / "schema.json").read_text() == (here.path / "schema.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("order", "cells", "message"),
+    [
+        ("age sex ill", {}, "has no column 'chol', a number that the other clients have"),
+        ("age sex chol ill", {"age": ["old", "young", "old"]}, "column age: 'old' is not a number"),
+        (
+            "age sex chol ill",
+            {"sex": ["1", "2"]},
+            "column sex: has numbers, and the other clients have a yes/no of F, M",
+        ),
+        (
+            "age sex chol ill",
+            {"ill": ["no", "yes", *["no"] * 18, "unclear"]},
+            "the label 'unclear' is none of the classes no, yes",
+        ),
+        ("age sex chol", {}, "label = 'ill': .* has no such column"),
+    ],
+)
+def test_a_client_that_does_not_fit_is_told_which_column_and_what_to_do(three, tmp_path, order, cells, message):
+    hospital(three["west"], np.random.default_rng(9), order=order, **cells)
+    with pytest.raises(RunFailed, match=message):
+        federation(tmp_path, three)
+
+
+def test_privacy_needs_a_schema_and_is_accounted_for(three, tmp_path):
+    private = {"privacy.mode": "weights", "privacy.table-epsilon": 2.0}
+    with pytest.raises(ConfigError, match="make a schema with `coterie schema"):
+        federation(tmp_path, three, **private)
+    (tmp_path / "schema.json").write_text(coterie.tables(three, label="ill").schema().bare().to_json())
+    federation(tmp_path, three, **private, **{"table-schema": str(tmp_path / "schema.json")})
+    kept = json.loads((tmp_path / "run" / "schema.json").read_text())
+    assert kept["facts"]["noise"]["epsilon"] == 2.0 and "rows" not in kept["facts"]
+    spent = Accountant.load(FileStore(tmp_path / "clients", "north", "1"))
+    assert len(spent.history) == 1 and 1.9 < spent.epsilon(1e-5) <= 2.0
+
+
+def test_what_a_client_tells_is_checked(three, tmp_path, monkeypatch):
+    from coterie.client import tables
+
+    honest = tables.told_facts
+    for harm in ({"rows": 10**6}, {"columns": "none"}, {"more": 1}):
+        bad = json.dumps({**json.loads(honest_json(three["north"])), **harm})
+        monkeypatch.setattr(tables, "told_facts", lambda *_, bad=bad: Told(bad))
+        with pytest.raises(RunFailed, match="client north cannot take part: what it tells of its table cannot be used"):
+            federation(tmp_path / str(len(bad)), three) if (tmp_path / str(len(bad))).mkdir() is None else None
+    assert honest is not tables.told_facts
+
+
+class Told:
+    """Facts that say anything."""
+
+    rows = 1
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def model_dump_json(self) -> str:
+        return self.text
+
+
+def honest_json(path: Path) -> str:
+    from coterie.tasks.facts import facts_of
+    from coterie.tasks.kinds import look
+
+    looked = look(read_table(path), label="ill")
+    return facts_of(looked, np.arange(10), 5).model_dump_json()
+
+
+def test_a_value_is_learned_and_predicted_in_its_own_units(tmp_path):
+    rng = np.random.default_rng(2)
+    for name in "ab":
+        age = rng.normal(50, 10, 150)
+        (tmp_path / f"{name}.csv").write_text("age,pressure\n" + "\n".join(f"{a:.2f},{100 + a:.2f}" for a in age))
+    data = f"{tmp_path}/a.csv,{tmp_path}/b.csv"
+    with pytest.raises(coterie.CoterieError, match="no column is left"):  # it is the label in other words
+        coterie.run("fedavg", "own", data, run_dir=tmp_path / "no", **{**KEYS, "label": "pressure"})
+    for name in "ab":
+        age = rng.normal(50, 10, 150)
+        noisy = 100 + age + rng.normal(0, 1, 150)
+        (tmp_path / f"{name}.csv").write_text(
+            "age,pressure\n" + "\n".join(f"{a:.2f},{p:.2f}" for a, p in zip(age, noisy, strict=True))
+        )
+    done = coterie.run(
+        "fedavg", "own", data, run_dir=tmp_path / "run", **{**KEYS, "label": "pressure", "num_server_rounds": 8}
+    )
+    (tmp_path / "new.csv").write_text("age\n40\n60\n")
+    assert done.model("a").predict(tmp_path / "new.csv") == pytest.approx([140, 160], abs=2)
+
+
+def test_the_server_may_have_rows_of_the_tables_or_a_table_of_its_own(three, tmp_path):
+    data = ",".join(str(path) for name, path in three.items() if name != "west")
+    for i, given in enumerate(("0.2", str(three["west"]))):
+        done = coterie.run(
+            "fedsv", "own", data, run_dir=tmp_path / f"run-{i}", server_data=given, **{**KEYS, "num_server_rounds": 1}
+        )
+        assert done.finished and done.result["clients"] == ["north", "south"]
