@@ -39,10 +39,8 @@ def hospital(path: Path, rng: np.random.Generator, rows: int = 60, order: str = 
 @pytest.fixture
 def three(tmp_path):
     orders = {"north": "age sex chol ill", "south": "ill CHOL age Sex", "west": "chol ill sex age"}
-    return {
-        n: hospital(tmp_path / f"{n}.csv", np.random.default_rng(len(n) + i), order=o)
-        for i, (n, o) in enumerate(orders.items())
-    }
+    rng = np.random.default_rng(5)
+    return {name: hospital(tmp_path / f"{name}.csv", rng, order=order) for name, order in orders.items()}
 
 
 def test_a_run_agrees_on_columns_and_its_models_know_them(three, tmp_path):
@@ -87,16 +85,8 @@ def test_the_order_of_columns_never_changes_a_result(tmp_path):
 
 def federation(tmp_path: Path, files: dict[str, Path], **values) -> dict:
     """A run whose clients have a file each, and whose server knows none of them."""
-    config = checked_config(
-        {
-            "task": "own",
-            "label": "ill",
-            "num-clients": len(files),
-            "num-server-rounds": 1,
-            "join-timeout": 5.0,
-            **values,
-        }
-    )
+    usual = {"task": "own", "label": "ill", "num-clients": len(files), "num-server-rounds": 1, "join-timeout": 5.0}
+    config = checked_config({**usual, **values})
     grid = SimulationGrid(Workers(0), len(files), config, str(tmp_path / "clients"), list(files))
     for context, file in zip(grid.contexts.values(), files.values(), strict=True):
         context.node_config["data"] = str(file)
@@ -126,7 +116,7 @@ def test_clients_with_files_of_their_own_come_to_the_result_of_a_simulation(thre
         (
             "age sex chol ill",
             {"ill": ["no", "yes", *["no"] * 18, "unclear"]},
-            "the label 'unclear' is none of the classes no, yes",
+            "label 'unclear' is none of the classes no, yes",
         ),
         ("age sex chol", {}, "label = 'ill': .* has no such column"),
     ],
@@ -149,16 +139,12 @@ def test_privacy_needs_a_schema_and_is_accounted_for(three, tmp_path):
     assert len(spent.history) == 1 and 1.9 < spent.epsilon(1e-5) <= 2.0
 
 
-def test_what_a_client_tells_is_checked(three, tmp_path, monkeypatch):
-    from coterie.client import tables
-
-    honest = tables.told_facts
-    for harm in ({"rows": 10**6}, {"columns": "none"}, {"more": 1}):
-        bad = json.dumps({**json.loads(honest_json(three["north"])), **harm})
-        monkeypatch.setattr(tables, "told_facts", lambda *_, bad=bad: Told(bad))
-        with pytest.raises(RunFailed, match="client north cannot take part: what it tells of its table cannot be used"):
-            federation(tmp_path / str(len(bad)), three) if (tmp_path / str(len(bad))).mkdir() is None else None
-    assert honest is not tables.told_facts
+@pytest.mark.parametrize("harm", [{"rows": 10**6}, {"columns": "none"}, {"more": 1}])
+def test_what_a_client_tells_is_checked(three, tmp_path, monkeypatch, harm):
+    bad = json.dumps({**json.loads(honest_json(three["north"])), **harm})
+    monkeypatch.setattr("coterie.client.tables.told_facts", lambda *_: Told(bad))
+    with pytest.raises(RunFailed, match="client north cannot take part: what it tells of its table cannot be used"):
+        federation(tmp_path, three)
 
 
 class Told:
@@ -183,21 +169,16 @@ def honest_json(path: Path) -> str:
 
 def test_a_value_is_learned_and_predicted_in_its_own_units(tmp_path):
     rng = np.random.default_rng(2)
-    for name in "ab":
-        age = rng.normal(50, 10, 150)
-        (tmp_path / f"{name}.csv").write_text("age,pressure\n" + "\n".join(f"{a:.2f},{100 + a:.2f}" for a in age))
-    data = f"{tmp_path}/a.csv,{tmp_path}/b.csv"
-    with pytest.raises(coterie.CoterieError, match="no column is left"):  # it is the label in other words
-        coterie.run("fedavg", "own", data, run_dir=tmp_path / "no", **{**KEYS, "label": "pressure"})
-    for name in "ab":
-        age = rng.normal(50, 10, 150)
-        noisy = 100 + age + rng.normal(0, 1, 150)
-        (tmp_path / f"{name}.csv").write_text(
-            "age,pressure\n" + "\n".join(f"{a:.2f},{p:.2f}" for a, p in zip(age, noisy, strict=True))
-        )
-    done = coterie.run(
-        "fedavg", "own", data, run_dir=tmp_path / "run", **{**KEYS, "label": "pressure", "num_server_rounds": 8}
-    )
+    data, keys = f"{tmp_path}/a.csv,{tmp_path}/b.csv", {**KEYS, "label": "pressure", "num_server_rounds": 8}
+    for noise in (0.0, 1.0):
+        for name in "ab":
+            age = rng.normal(50, 10, 150).round(2)
+            rows = np.column_stack([age, (100 + age + noise * rng.normal(size=150)).round(2)])
+            np.savetxt(tmp_path / f"{name}.csv", rows, "%.2f", ",", header="age,pressure", comments="")
+        if not noise:  # it is the label in other words
+            with pytest.raises(coterie.CoterieError, match="no column is left"):
+                coterie.run("fedavg", "own", data, run_dir=tmp_path / "no", **keys)
+    done = coterie.run("fedavg", "own", data, run_dir=tmp_path / "run", **keys)
     (tmp_path / "new.csv").write_text("age\n40\n60\n")
     assert done.model("a").predict(tmp_path / "new.csv") == pytest.approx([140, 160], abs=2)
 
@@ -205,7 +186,6 @@ def test_a_value_is_learned_and_predicted_in_its_own_units(tmp_path):
 def test_the_server_may_have_rows_of_the_tables_or_a_table_of_its_own(three, tmp_path):
     data = ",".join(str(path) for name, path in three.items() if name != "west")
     for i, given in enumerate(("0.2", str(three["west"]))):
-        done = coterie.run(
-            "fedsv", "own", data, run_dir=tmp_path / f"run-{i}", server_data=given, **{**KEYS, "num_server_rounds": 1}
-        )
+        keys = {**KEYS, "num_server_rounds": 1, "run_dir": tmp_path / f"run-{i}"}
+        done = coterie.run("fedsv", "own", data, server_data=given, **keys)
         assert done.finished and done.result["clients"] == ["north", "south"]
