@@ -66,7 +66,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         path = Path(home, "table.csv")
         make(path, options.rows)
-        subprocess.run([sys.executable, __file__, "--measure", str(path)], check=True)  # alone, so that memory is its own
+        subprocess.run(
+            [sys.executable, __file__, "--measure", str(path)], check=True
+        )  # alone, so that memory is its own
 
 
 if __name__ == "__main__":

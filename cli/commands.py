@@ -111,10 +111,9 @@ def predict(model: str, data: str, output: str, network: str) -> None:
 def _ask_about_table(personal: "PersonalModel", data: str) -> tuple[list[str], "np.ndarray"]:
     """What to call each row, and what the model says of it; warns of cells that are not like those it has seen."""
     from coterie.tasks.preparing import outside
-    from coterie.tasks.reading import read_table
 
     assert personal.schema is not None
-    rows = read_table(data)
+    rows = personal.read(data)
     found = personal.predict(rows)
     for cell in outside(personal.schema, rows):
         say(f"{data}, line {cell.line}, column {cell.column}: {cell.text}")

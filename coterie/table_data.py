@@ -70,7 +70,7 @@ def look_at(config: RunConfig) -> tuple[Schema, list[str]]:
             name: facts_of(looked, np.arange(len(looked.table)), config.min_count)
             for name, looked in pool.tables.items()
         }
-        agreed = agree(facts, classes=classes, ignore=config.ignore, min_count=config.min_count)
+        agreed = agree(facts, classes=classes, ignore=config.ignore, missing=config.missing, min_count=config.min_count)
         schema, remarks = agreed.schema, [*remarks, *agreed.warnings]
     for looked in pool.tables.values():
         schema.encode(looked.table)

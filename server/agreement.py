@@ -85,7 +85,9 @@ def _noisy(privacy: PrivacySettings) -> bool:
 def _agree(facts: Mapping[str, Facts], config: RunConfig, told: Schema | None) -> Agreed:
     if told is not None:
         return agree_told(told, facts, config.min_count)
-    return agree(facts, classes=config.classes, ignore=config.ignore, min_count=config.min_count)
+    return agree(
+        facts, classes=config.classes, ignore=config.ignore, missing=config.missing, min_count=config.min_count
+    )
 
 
 def _with_noise(told: Schema, facts: Mapping[str, Facts], privacy: PrivacySettings) -> Schema:

@@ -29,13 +29,16 @@ class Agreed:
     warnings: list[str]
 
 
-def agree(facts: Mapping[str, Facts], *, classes: str = "", ignore: str = "", min_count: int = 5) -> Agreed:
+def agree(
+    facts: Mapping[str, Facts], *, classes: str = "", ignore: str = "", missing: str = "", min_count: int = 5
+) -> Agreed:
     """One schema for all these clients."""
     if not facts:
         raise DataError("task = 'own': no client told what its table is like.")
     ignored = {key(name) for name in ignore.split(",") if name.strip()}
     warnings: list[str] = []
     left_out: dict[str, str] = {}
+    codes = [missing] if missing else []
     columns = []
     label = key(next(iter(facts.values())).label.name)
     of = {client: {key(column.name): column for column in fact.columns} for client, fact in facts.items()}
@@ -46,11 +49,13 @@ def agree(facts: Mapping[str, Facts], *, classes: str = "", ignore: str = "", mi
             left_out[next(iter(told.values())).name] = why
             continue
         columns.append(column)
+        codes += [f"{column.name}={code}" for code in sorted({code for f in told.values() for code in f.codes})]
         warnings += [*_odd_kinds(column, told), *_odd_units(column, told)]
     if not columns:
         raise DataError(f"no column is left to learn from: {_in_words(left_out)}. Look at them with `coterie schema`.")
     warnings += [f"column {name}: {why}; left out" for name, why in left_out.items()]
-    schema = _with_label(Schema("", tuple(columns), left_out=left_out), facts, classes, warnings)
+    schema = Schema("", tuple(columns), missing=",".join(codes), left_out=left_out)
+    schema = _with_label(schema, facts, classes, warnings)
     about = {"clients": len(facts), "rows": sum(fact.rows for fact in facts.values()), "min-count": min_count}
     return Agreed(replace(schema, facts=about), warnings)
 

@@ -11,6 +11,7 @@ of each column, and the counts of all places are told with Gaussian noise: a row
 """
 
 import math
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -77,6 +78,7 @@ class ColumnFacts(BaseModel):
     logs: Moments | None = None
     middle: float | None = Field(default=None, ge=-1e16, le=1e16)
     counts: dict[str, int] = Field(default_factory=dict, max_length=MOST_CATEGORIES)
+    codes: list[Literal["-9", "-99", "-999", "-9999"]] = Field(default_factory=list, max_length=4)  # for missing cells
     noisy: list[float] = Field(default_factory=list, max_length=2 * MOST_CATEGORIES)
 
 
@@ -127,6 +129,7 @@ def _column_facts(cells: Cells, kind: str, min_count: int) -> ColumnFacts:
         logs=None if few else Moments.of(signed_log(there)),
         middle=None if few else middle(there, min_count),
         counts=often if kind != NUMBER else {},
+        codes=list(cells.coded_missing),  # type: ignore[arg-type]
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from coterie.tasks.models import ModelError, Network, build_network
 from coterie.tasks.own import parse_shape
 from coterie.tasks.preparing import prepared
-from coterie.tasks.reading import Table, read_table
+from coterie.tasks.reading import Reading, Table, read_table
 from coterie.tasks.samples import Dataset
 from coterie.tasks.schema import Schema
 from coterie.tasks.spec import TaskSpec
@@ -27,11 +27,15 @@ class PersonalModel:
     labels: tuple[str, ...]  # of all outputs; () for regression
     schema: Schema | None = None  # of a table: how its cells are prepared
 
+    def read(self, path: str | Path) -> Table:
+        """The table in a file, with the codes for missing cells that were told in training."""
+        return read_table(path, Reading(missing=self.schema.missing if self.schema else ""))
+
     def predict(self, x: "np.ndarray | Table | str | Path") -> np.ndarray:
         """Probabilities of all labels for each sample, (n, labels), or values, (n,). A table, or its file, goes by its
         column names; an array is taken as it is."""
         if isinstance(x, str | Path):
-            x = read_table(x)
+            x = self.read(x)
         if isinstance(x, Table):
             if self.schema is None:
                 raise ModelError("predict: this model was not trained with a table; give an array")

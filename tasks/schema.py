@@ -52,6 +52,7 @@ class Schema:
     classes: tuple[str, ...] = ()  # () is regression
     label_mean: float = 0.0  # of a value that is learned
     label_std: float = 1.0
+    missing: str = ""  # codes for missing cells, as in the setting of that name; `predict` reads new tables by them
     left_out: Mapping[str, str] = field(default_factory=dict)  # column -> why
     facts: Mapping[str, Any] = field(default_factory=dict)  # how it was agreed: clients, rows, min-count, noise
 
@@ -72,7 +73,7 @@ class Schema:
         columns = tuple(
             Column(column.name, column.kind, column.categories, column.unit, column.range) for column in self.columns
         )
-        return Schema(self.label, columns, self.classes, left_out=self.left_out)
+        return Schema(self.label, columns, self.classes, missing=self.missing, left_out=self.left_out)
 
     def to_json(self, indent: int | None = None) -> str:
         return json.dumps({"version": VERSION, **dataclasses.asdict(self)}, ensure_ascii=False, indent=indent)
@@ -190,6 +191,8 @@ def _check(schema: Schema) -> None:
         raise ValueError("two columns have the same name")
     if len(schema.classes) == 1 or len({plain(name) for name in schema.classes}) != len(schema.classes):
         raise ValueError("classes must be two or more different names, or none for regression")
+    if not isinstance(schema.missing, str):
+        raise ValueError("missing must be a text")
     if not all(_is_finite(value) for value in (schema.label_mean, schema.label_std)) or schema.label_std <= 0:
         raise ValueError("label_mean and label_std must be finite, and label_std above 0")
     for column in schema.columns:

@@ -89,7 +89,11 @@ def test_columns_with_many_values_are_numbers_and_a_stray_text_is_found(tmp_path
 def test_minus_nine_is_missing_only_where_nothing_else_is_negative(tmp_path):
     table = read_table(written(tmp_path, "chol,temperature,ill\n-9,-9,no\n200,-20,yes\n180,4,no\n"))
     assert cells_of(table)["chol"] == [None, 200, 180] and cells_of(table)["temperature"] == [-9, -20, 4]
-    assert any("column chol: -9 is taken for a missing cell" in remark for remark in look(table).remarks)
+    looked = look(table)
+    assert any("column chol: -9 is taken for a missing cell" in remark for remark in looked.remarks)
+    agreed = agree({"a": facts_of(looked, np.arange(3), 1)}, missing="-1", min_count=1).schema
+    new = read_table(written(tmp_path, "temperature,chol\n-9,-9\n", "new.csv"), Reading(missing=agreed.missing))
+    assert agreed.missing == "-1,chol=-9" and cells_of(new) == {"temperature": [-9], "chol": [None]}
 
 
 def test_what_cannot_be_learned_from_is_found_and_named(tmp_path):
