@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -30,6 +31,8 @@ from coterie.runtime.keys import make_keys
 from coterie.runtime.processes import Processes, free_ports
 from coterie.runtime.programs import program, quoted, superlink_command
 from coterie.server.app import checked_config
+from coterie.strategies.registry import default_config
+from coterie.wire.config import Value
 
 CONFIG = {"model": "lenet5", "local-epochs": 1, "strategy": "fedavg", "task": "digits"}
 SETTLE_SECONDS = 5.0
@@ -44,8 +47,9 @@ class StockFederation(LocalFederation):
         isolation = command.index("--isolation")
         self._start("superlink", [*command[:isolation], *command[isolation + 2 :]])
 
-    def start_client(self, i: int, number: int, data_root: str) -> None:
+    def start_client(self, i: int, number: int, config: Mapping[str, Value]) -> None:
         node = f"partition-id={i} num-partitions={number} state-dir={quoted(str(self.run_dir / 'clients' / str(i)))}"
+        node += f" data-root={quoted(str(config['data-root']))}"
         command = [
             program("flower-supernode"),
             *("--superlink", f"127.0.0.1:{self.fleet_port}", "--port", str(free_ports(1)[0])),
@@ -113,7 +117,7 @@ def measure(kind: type[LocalFederation], clients: int, rounds: int) -> dict[str,
             control.wait_until_up(120, processes.check)
             for i in range(clients):
                 control.register(run_dir / "keys" / "clients" / f"{i}.pub")
-                federation.start_client(i, clients, "data")
+                federation.start_client(i, clients, default_config())
                 if i == 0:
                     control.wait_for_clients(1, 120, processes.check)
                     time.sleep(SETTLE_SECONDS)

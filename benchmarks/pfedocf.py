@@ -41,10 +41,12 @@ def messages(games: int) -> None:
             for seed in range(games):
                 game = linear_game(clients, seed)
                 nearest = Nearest(game.thetas, game.samples, candidates or clients)
-                alone = {i: game.error(i, {i}) for i in range(clients)}
                 answers = play(
-                    alone,
-                    lambda wanted, game=game: ({i: [game.error(i, c) for c in cs] for i, cs in wanted.items()}, {}),
+                    range(clients),
+                    lambda wanted, game=game: (
+                        {i: np.array([[game.error(i, c)] * 2 for c in cs]) for i, cs in wanted.items()},
+                        {},
+                    ),
                     np.zeros(clients),
                     nearest,
                 )

@@ -141,7 +141,7 @@ def a_client(data: str, task: str, model: str, shared: bool, state: str) -> tupl
     }
     values["validation-fraction"] = 0.02  # a shorter game; tests have as many samples at a time as any game would have
     config = checked_config({**values, "pfedsv.shared-extractor": shared})
-    node = {"partition-id": 0, "num-partitions": 10, "state-dir": state}
+    node = {"partition-id": 0, "num-partitions": 10, "state-dir": state, "data-root": data}
     context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=config)
     return context, Participant.of(context)
 

@@ -56,6 +56,7 @@ def values_of(strategy: str, seed: int, validation: int, rounds: int) -> dict[st
         "linear-noise": 1.0, "linear-samples": str(total), "input-shape": str(FEATURES), "test-fraction": TEST / total,
         "validation-fraction": validation / (TRAIN + validation), "num-server-rounds": rounds, "evaluate-every": rounds,
         "seed": seed, "spo.local-steps": 1, "spo.samples": TRAIN, "spo.step": 0.25, "spo.rays": 32, "spo.explore": 1.0,
+        "spo.fine-tune-epochs": 0,
     }  # fmt: skip
 
 

@@ -10,11 +10,11 @@ import click
 from typer.core import TyperCommand, TyperOption
 
 from coterie.cli.alone import run_alone
-from coterie.runtime.device import check_key, find_key, make_device
 
 
 def client_command(key: str, **options: Any) -> None:
-    from coterie.runtime.supervise import keep_connected  # not for `--help`
+    from coterie.runtime.device import check_key, find_key, make_device  # not for `--help`
+    from coterie.runtime.supervise import keep_connected
 
     path, lock = find_key(key)
     with lock:
@@ -24,6 +24,10 @@ def client_command(key: str, **options: Any) -> None:
 
 def _option(name: str, text: str, **more: Any) -> TyperOption:
     return TyperOption(param_decls=[f"--{name}"], help=text, **{"metavar": "TEXT", "default": None, **more})
+
+
+def _flag(name: str, text: str) -> TyperOption:
+    return TyperOption(param_decls=[f"--{name}"], is_flag=True, help=text)
 
 
 def command(**more: Any) -> TyperCommand:
@@ -45,7 +49,11 @@ def command(**more: Any) -> TyperCommand:
                 metavar="FILE",
             ),
             _option("name", "Who this is. Default: the name of the key.", metavar="NAME"),
-            _option("data", "Data of its own: a table, a folder of images, an .npz or .py file.", metavar="PATH"),
+            _option(
+                "data",
+                "Data of its own: a table, a folder of images, an .npz or .py file; with --partition its share of them.",
+                metavar="PATH",
+            ),
             _option("delimiter", "Of its table: what separates cells. Default: it is found.", metavar="TEXT"),
             _option("decimal", "Of its table: the decimal sign. Default: it is found.", metavar="TEXT"),
             _option("encoding", "Of its table: how text is written, e.g. latin-1. Default: the run's.", metavar="TEXT"),
@@ -72,11 +80,25 @@ def command(**more: Any) -> TyperCommand:
                 metavar="FILE",
                 multiple=True,
             ),
+            _option(
+                "model",
+                "The .py file of a network that this client may build, if a run names one so; may be given again.",
+                metavar="FILE",
+                multiple=True,
+            ),
+            _flag("require-privacy", "Refuse runs that do not train with a guarantee (privacy.mode=dp-sgd)."),
+            _option(
+                "max-epsilon",
+                "Refuse to train beyond this epsilon, over all runs with this state. Implies --require-privacy.",
+                type=float,
+                metavar="E",
+            ),
+            _option("allow-strategies", "Refuse runs with other methods than these.", metavar="A,B"),
             _option("attack", "For experiments: do this harm in every round, e.g. sign-flip.", metavar="KIND"),
-            TyperOption(
-                param_decls=["--installed-code-only"],
-                is_flag=True,
-                help="Refuse runs whose code is not what is installed here. Default: run what the server sends.",
+            _flag(
+                "installed-code-only",
+                "Refuse runs whose code is not what is installed here. Default: run what the server sends, unless "
+                "--require-privacy, --max-epsilon or --allow-strategies is given.",
             ),
         ],
         help="""Take part in a federation, as one device, until stopped.

@@ -3,6 +3,8 @@
 import csv
 import io
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +19,34 @@ if TYPE_CHECKING:
 
 
 def run(settings: tuple[str, ...], workers: int | None, **options: Any) -> None:
+    from coterie.runtime.foreground import stoppable
+
+    with _ended_by_signals("finished rounds are in the run directory"), stoppable():
+        done = coterie.run(settings=given_values(options, settings), workers=workers)
+    _show_run(done)
+
+
+def resume(run: str, num_server_rounds: int | None, workers: int | None, server: str, root_certificates: str) -> None:
+    from coterie.resuming import resume_on
+    from coterie.runtime.foreground import stoppable
+
+    with _ended_by_signals("finished rounds are in the run directory"), stoppable():
+        if server:
+            done = resume_on(server, Path(root_certificates), run, num_server_rounds)
+        else:
+            done = coterie.resume(run, num_server_rounds, workers)
+    _show_run(done)
+
+
+def _show_run(done: coterie.Run) -> None:
     from coterie.server.findings import suspects_in_words
 
-    done = coterie.run(settings=given_values(options, settings), workers=workers)
     show([done.result_table()])
     if "suspects" in (findings := done.findings):
         say(suspects_in_words(findings["suspects"]), stderr=False)
+    for finding in findings.values():
+        if "in-words" in finding.facts:
+            say(finding.facts["in-words"], stderr=False)
     say(f"run directory: {done.path}")
 
 
@@ -75,7 +99,13 @@ def schema(files: tuple[str, ...], settings: tuple[str, ...], output: str, **opt
 
 
 def report(run: str) -> None:
-    print(coterie.open_run(run).report())
+    from coterie.following import in_words
+
+    opened = coterie.open_run(run)
+    path, status = opened.report(), opened.status
+    if status.state == "running":
+        say(f"still {in_words(status)}")
+    print(path)
 
 
 def predict(model: str, data: str, output: str, network: str) -> None:
@@ -122,18 +152,28 @@ def _ask_about_table(personal: "PersonalModel", data: str) -> tuple[list[str], "
 
 def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | None, **options: Any) -> None:
     from coterie import deploy
-    from coterie.runtime.foreground import Stopped
 
-    try:
+    with _ended_by_signals():
         done = deploy.up(given_values(options, settings), control_port, fleet_port)
-    except Stopped as stopped:
-        print("; ".join([f"error: stopped by {stopped}", *stopped.__notes__]), file=sys.stderr)
-        raise SystemExit(stopped.code) from None
     show([done.result_table()])
     say(f"run directory: {done.path}")
 
 
-def submit(settings: tuple[str, ...], server: str, root_certificates: str, **options: Any) -> None:
+def submit(settings: tuple[str, ...], server: str, root_certificates: str, detach: bool, **options: Any) -> None:
     from coterie import deploy
 
-    deploy.submit(given_values(options, settings), server, Path(root_certificates))
+    with _ended_by_signals():
+        deploy.submit(given_values(options, settings), server, Path(root_certificates), detach=detach)
+
+
+@contextmanager
+def _ended_by_signals(*left: str) -> Iterator[None]:
+    """Say which one it was and what is left."""
+    from coterie.runtime.foreground import Stopped
+
+    try:
+        yield
+    except Stopped as stopped:
+        notes = getattr(stopped, "__notes__", [])
+        print("; ".join([f"error: stopped by {stopped}", *left, *notes]), file=sys.stderr)
+        raise SystemExit(stopped.code) from None

@@ -1,79 +1,37 @@
-"""The `coterie` command: its sub-commands, their help, and what becomes of errors."""
+"""The `coterie` command: its sub-commands, their help, and what becomes of errors.
+
+What they need is loaded when one of them is called (cli/lazy.py): the list of them is shown at once.
+"""
 
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import click
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperGroup, TyperOption
 
 import coterie
-from coterie.cli import commands
-from coterie.cli.client import command as client_command
-from coterie.cli.keys import keys_command
-from coterie.cli.options import config_options
-from coterie.cli.server import command as server_command
-from coterie.presets import PLAIN, PRESETS, Methods
-from coterie.wire.config import RunConfig
+from coterie.cli import client, server
+from coterie.cli.lazy import LazyCommand, Stopped, argument, option
 
 WORKERS_HELP = "Worker processes; results do not depend on it. 0: all in this process. Default: one per core."
+PLACES = "Places"
 
 
 def _workers() -> click.Parameter:
-    return TyperOption(
-        param_decls=["--workers"], type=click.IntRange(min=0), metavar="N", help=WORKERS_HELP, rich_help_panel="Places"
-    )
+    return option("workers", WORKERS_HELP, PLACES, type=click.IntRange(min=0), metavar="N")
 
 
 def _port(name: str, text: str) -> click.Parameter:
-    return TyperOption(
-        param_decls=[f"--{name}"], type=click.IntRange(1, 65535), metavar="N", help=text, rich_help_panel="Places"
-    )
+    return option(name, text, PLACES, type=click.IntRange(1, 65535), metavar="N")
 
 
 def _text(name: str, metavar: str, text: str, panel: str | None = None) -> click.Parameter:
-    """An option that may be left out."""
-    return TyperOption(
-        param_decls=[f"--{name}"], default="", show_default=False, metavar=metavar, help=text, rich_help_panel=panel
-    )
+    return option(name, text, panel, default="", show_default=False, metavar=metavar)
 
 
-def _argument(name: str, metavar: str, text: str) -> click.Parameter:
-    argument = TyperArgument(param_decls=[name], required=True, metavar=metavar)
-    argument.help = text  # not in the call: click's constructor, which comes last, would set it to None
-    return argument
+def _configured(leave_out: tuple[str, ...] = ()) -> list[click.Parameter]:
+    from coterie.cli.options import config_options  # knows every method, and so imports torch
 
-
-def _place(name: str, metavar: str, text: str, default: str | None = None) -> click.Parameter:
-    return TyperOption(
-        param_decls=[f"--{name}"],
-        metavar=metavar,
-        help=text,
-        rich_help_panel="Places",
-        default=default,
-        show_default=default is not None,
-        required=default is None,
-    )
-
-
-def _files() -> click.Parameter:
-    argument = TyperArgument(param_decls=["files"], required=True, metavar="FILE...", nargs=-1)
-    argument.help = "Tables: .csv, .csv.gz or .parquet files, or a folder of them."
-    return argument
-
-
-class Stopped(Exception):
-    """Ctrl-C. Typer would end the program without a word."""
-
-
-def _command(name: str, callback: Callable[..., None], params: list[click.Parameter], text: str) -> TyperCommand:
-    def call(**options: Any) -> None:
-        try:
-            callback(**options)
-        except KeyboardInterrupt:
-            raise Stopped from None
-
-    return TyperCommand(name=name, callback=call, params=params, help=text, rich_markup_mode="markdown")
+    return config_options(leave_out)
 
 
 NOT_DATA = (
@@ -99,9 +57,239 @@ NOT_DATA = (
     "run-dir",
 )
 
+
+def _what_to_compare() -> list[click.Parameter]:
+    from coterie.presets import PLAIN, PRESETS, Methods
+
+    numbers = [name for name, preset in PRESETS.items() if isinstance(preset, Methods) and preset.paper]
+    presets = f"An experiment of a paper: {', '.join(PRESETS)}. With the paper's numbers: {', '.join(numbers)}."
+    seeds = "Every method runs once with each; the table has mean and standard deviation."
+    panel = "What to run"
+    return [
+        _text("preset", "NAME", presets, panel),
+        option("quick", "A short form of the preset.", panel, is_flag=True, default=False, show_default=False),
+        option("strategies", "The methods to compare.", panel, metavar="A,B,...", show_default=PLAIN.strategies),
+        option("seeds", seeds, panel, metavar="N,N,...", show_default="1"),
+        *_configured(("strategy", "seed")),
+        _workers(),
+    ]
+
+
+def _processes() -> list[click.Parameter]:
+    return [
+        TyperOption(
+            param_decls=["--clients", "--num-clients", "num_clients"],
+            type=click.IntRange(min=1),
+            default=4,
+            show_default=True,
+            metavar="N",
+            help="How many clients to start.",
+            rich_help_panel="Data",
+        ),
+        *_configured(("num-clients",)),
+        _port("control-port", "Where runs are submitted, on this machine only. Default: a free one."),
+        _port("fleet-port", "Where clients connect, over gRPC with TLS. Default: a free one."),
+    ]
+
+
+CERTIFICATE = "The federation's ca.crt, by which the server is known."
+
+
+def _submitted() -> list[click.Parameter]:
+    return [
+        option("server", "Where runs are submitted.", PLACES, metavar="HOST:PORT", default="127.0.0.1:8000"),
+        option("root-certificates", CERTIFICATE, PLACES, metavar="FILE", required=True),
+        option(
+            "detach",
+            "Do not follow the run: say how to, and end.",
+            PLACES,
+            is_flag=True,
+            default=False,
+            show_default=False,
+        ),
+        *_configured(),
+    ]
+
+
+def _elsewhere() -> list[click.Parameter]:
+    return [
+        _text("server", "HOST:PORT", "A server where runs are submitted. Default: run directories here.", PLACES),
+        _text("root-certificates", "FILE", f"{CERTIFICATE} Needed with --server.", PLACES),
+    ]
+
+
+MORE_ROUNDS = "Rounds in all, if it should be more than the run was begun with."
+RUN_TEXT = (
+    "A run directory, or with --server the number of a run. Default: the one that is running, if it is the only one."
+)
+
+
+def _keys() -> list[click.Parameter]:
+    reached = "Names and addresses under which clients reach the server, beside localhost and 127.0.0.1."
+    revoked = "Make nothing, but take these clients' keys away: the server refuses them from now on."
+    return [
+        argument("directory", "DIR", "Where to put them; what is there already is kept."),
+        option("clients", "Clients called 0, 1, ..., N-1.", type=click.IntRange(min=1), metavar="N"),
+        _text("names", "A,B,...", "Or clients with these names."),
+        _text("server-names", "HOST,IP,...", reached),
+        _text("revoke", "A,B,...", revoked),
+    ]
+
+
+def _predicted() -> list[click.Parameter]:
+    data = (
+        "A table, an .npz file with x, a .py file, or a folder of images, of the kind it was trained with; "
+        "labels are not needed."
+    )
+    return [
+        argument("model", "MODEL", "A personal model, models/NAME.safetensors."),
+        argument("data", "DATA", data),
+        _text("output", "FILE", "Where to write the table. Default: to the terminal."),
+        _text("network", "FILE", "The .py file that defines the network, for a model of your own."),
+    ]
+
+
 OF_TABLES = ("label", "classes", "ignore", "missing", "min-count", "delimiter", "decimal", "encoding")
 
-WITH_NUMBERS = [name for name, preset in PRESETS.items() if isinstance(preset, Methods) and preset.paper]
+
+def _looked_at() -> list[click.Parameter]:
+    from coterie.wire.config import RunConfig
+
+    files = "Tables: .csv, .csv.gz or .parquet files, or a folder of them."
+    output = "Where to write the schema, to look at, mend, and give to a run."
+    others = tuple(key for key in RunConfig.keys() if key not in OF_TABLES)
+    return [
+        argument("files", "FILE...", files, number=-1),
+        _text("output", "FILE", output, PLACES),
+        *_configured(others),
+    ]
+
+
+def _dealt() -> list[click.Parameter]:
+    drawn = "Draw the labels of every client as a bubble chart, .png or .svg."
+    return [_text("plot", "FILE", drawn, PLACES), *_configured(NOT_DATA)]
+
+
+COMMANDS = [
+    LazyCommand(
+        "run",
+        "commands:run",
+        lambda: [*_configured(), _workers()],
+        """Run one method, simulated on this machine, and write a run directory.
+
+Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`""",
+    ),
+    LazyCommand(
+        "resume",
+        "commands:resume",
+        lambda: [
+            argument("run", "RUN", "A run directory."),
+            option("num-server-rounds", MORE_ROUNDS, type=click.IntRange(min=1), metavar="N"),
+            _workers(),
+            *_elsewhere(),
+        ],
+        """Go on with a run that stopped, or with a finished one for more rounds; it ends as if it had never stopped.
+
+Example: `coterie resume runs/20261116-120000-fedavg-digits --num-server-rounds 40`""",
+    ),
+    LazyCommand(
+        "compare",
+        "commands:compare",
+        _what_to_compare,
+        """Run several methods on the same data and print one table.
+
+Example: `coterie compare --strategies local,fedavg,fedper --task digits --seeds 1,2,3`""",
+    ),
+    LazyCommand(
+        "up",
+        "commands:up",
+        _processes,
+        """Run one method as real processes on this machine: a server and clients, over gRPC with TLS and client keys.
+
+All processes end with the run, and with Ctrl-C. Certificates, logs and what the clients keep are in the run directory.
+
+Example: `coterie up --clients 4 --strategy fedper --task digits --num-server-rounds 3`""",
+    ),
+    server.command(),
+    client.command(),
+    LazyCommand(
+        "submit",
+        "commands:submit",
+        _submitted,
+        """Give a run to a running server and follow it to its end. The run directory is on the server.
+
+Ctrl-C stops the run; any other end of this command does not.
+
+Example: `coterie submit --root-certificates keys/ca.crt --strategy fedper --num-server-rounds 20`""",
+    ),
+    LazyCommand(
+        "runs",
+        "follow:runs",
+        lambda: [
+            argument("place", "[DIR]", "Where to look. Default: runs and server/runs here.", required=False),
+            *_elsewhere(),
+        ],
+        """Show what runs, what ran and what failed: round, time left, clients, and whom it waits for.
+
+Example: `coterie runs --server 127.0.0.1:8000 --root-certificates keys/ca.crt`""",
+    ),
+    LazyCommand(
+        "watch",
+        "follow:watch",
+        lambda: [argument("run", "[RUN]", RUN_TEXT, required=False), *_elsewhere()],
+        """Follow a run to its end. Ctrl-C ends the watching, not the run.
+
+Example: `coterie watch runs/20261116-120000-fedavg-digits`""",
+    ),
+    LazyCommand(
+        "stop",
+        "follow:stop",
+        lambda: [argument("run", "[RUN]", RUN_TEXT, required=False), *_elsewhere()],
+        """End a run that is running. Its finished rounds stay.
+
+Example: `coterie stop runs/20261116-120000-fedavg-digits`""",
+    ),
+    LazyCommand(
+        "keys",
+        "keys:keys_command",
+        _keys,
+        """Make a certificate authority, the server's certificate, and a key pair for each client.
+
+Example: `coterie keys keys --names ward-7,ward-8 --server-names fl.example.org,10.0.0.5`""",
+    ),
+    LazyCommand(
+        "report",
+        "commands:report",
+        lambda: [argument("run", "RUN", "A run directory.")],
+        """Make `report.html` of a run, finished or not: curves, every client, who was left out and why, all settings.
+
+Example: `coterie report runs/20261116-120000-fedavg-digits`""",
+    ),
+    LazyCommand(
+        "predict",
+        "commands:predict",
+        _predicted,
+        """Ask a personal model about new samples: a line with the label and its probability for each.
+
+Example: `coterie predict clients/ward-7/models/ward-7.safetensors new-images`""",
+    ),
+    LazyCommand(
+        "schema",
+        "commands:schema",
+        _looked_at,
+        """Show what tables have in common: columns, kinds, categories, label, and what is left out and why.
+
+Example: `coterie schema north.csv south.csv west.csv --label ill --output schema.json`""",
+    ),
+    LazyCommand(
+        "data",
+        "commands:data",
+        _dealt,
+        """Show which data sets are here, or with `--task` who gets which labels.
+
+Example: `coterie data --task digits --partition dirichlet --dirichlet-alpha 0.1 --plot labels.png`""",
+    ),
+]
 
 
 def _print_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
@@ -129,168 +317,8 @@ For every client: with whom should it train, what is each of them worth to it, a
 Begin with `coterie compare`, which runs three methods on data that are always there.""",
     rich_markup_mode="markdown",
     no_args_is_help=True,
-    commands={
-        "run": _command(
-            "run",
-            commands.run,
-            [*config_options(), _workers()],
-            """Run one method, simulated on this machine, and write a run directory.
-
-Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`""",
-        ),
-        "compare": _command(
-            "compare",
-            commands.compare,
-            [
-                _text(
-                    "preset",
-                    "NAME",
-                    f"An experiment of a paper: {', '.join(PRESETS)}. With the paper's numbers: {', '.join(WITH_NUMBERS)}.",
-                    "What to run",
-                ),
-                TyperOption(
-                    param_decls=["--quick"],
-                    is_flag=True,
-                    help="A short form of the preset.",
-                    rich_help_panel="What to run",
-                ),
-                TyperOption(
-                    param_decls=["--strategies"],
-                    default=None,
-                    show_default=PLAIN.strategies,
-                    metavar="A,B,...",
-                    help="The methods to compare.",
-                    rich_help_panel="What to run",
-                ),
-                TyperOption(
-                    param_decls=["--seeds"],
-                    default=None,
-                    show_default="1",
-                    metavar="N,N,...",
-                    help="Every method runs once with each; the table has mean and standard deviation.",
-                    rich_help_panel="What to run",
-                ),
-                *config_options(leave_out=("strategy", "seed")),
-                _workers(),
-            ],
-            """Run several methods on the same data and print one table.
-
-Example: `coterie compare --strategies local,fedavg,fedper --task digits --seeds 1,2,3`""",
-        ),
-        "up": _command(
-            "up",
-            commands.up,
-            [
-                TyperOption(
-                    param_decls=["--clients", "--num-clients", "num_clients"],
-                    type=click.IntRange(min=1),
-                    default=4,
-                    show_default=True,
-                    metavar="N",
-                    help="How many clients to start.",
-                    rich_help_panel="Data",
-                ),
-                *config_options(leave_out=("num-clients",)),
-                _port("control-port", "Where runs are submitted, on this machine only. Default: a free one."),
-                _port("fleet-port", "Where clients connect, over gRPC with TLS. Default: a free one."),
-            ],
-            """Run one method as real processes on this machine: a server and clients, over gRPC with TLS and client keys.
-
-All processes end with the run, and with Ctrl-C. Certificates, logs and what the clients keep are in the run directory.
-
-Example: `coterie up --clients 4 --strategy fedper --task digits --num-server-rounds 3`""",
-        ),
-        "server": server_command(),
-        "client": client_command(),
-        "submit": _command(
-            "submit",
-            commands.submit,
-            [
-                _place("server", "HOST:PORT", "Where runs are submitted.", "127.0.0.1:8000"),
-                _place("root-certificates", "FILE", "The federation's ca.crt, by which the server is known."),
-                *config_options(),
-            ],
-            """Give a run to a running server and follow it to its end. The run directory is on the server.
-
-Example: `coterie submit --root-certificates keys/ca.crt --strategy fedper --num-server-rounds 20`""",
-        ),
-        "keys": _command(
-            "keys",
-            keys_command,
-            [
-                _argument("directory", "DIR", "Where to put them; what is there already is kept."),
-                TyperOption(
-                    param_decls=["--clients"],
-                    type=click.IntRange(min=1),
-                    metavar="N",
-                    help="Clients called 0, 1, ..., N-1.",
-                ),
-                _text("names", "A,B,...", "Or clients with these names."),
-                _text(
-                    "server-names",
-                    "HOST,IP,...",
-                    "Names and addresses under which clients reach the server, beside localhost and 127.0.0.1.",
-                ),
-                _text(
-                    "revoke",
-                    "A,B,...",
-                    "Make nothing, but take these clients' keys away: the server refuses them from now on.",
-                ),
-            ],
-            """Make a certificate authority, the server's certificate, and a key pair for each client.
-
-Example: `coterie keys keys --names ward-7,ward-8 --server-names fl.example.org,10.0.0.5`""",
-        ),
-        "report": _command(
-            "report",
-            commands.report,
-            [_argument("run", "RUN", "A run directory.")],
-            """Make `report.html` of a run, finished or not: curves, every client, who was left out and why, all settings.
-
-Example: `coterie report runs/20261116-120000-fedavg-digits`""",
-        ),
-        "predict": _command(
-            "predict",
-            commands.predict,
-            [
-                _argument("model", "MODEL", "A personal model, models/NAME.safetensors."),
-                _argument(
-                    "data",
-                    "DATA",
-                    "An .npz file with x, a .csv or .py file, or a folder of images, of the kind it was trained with; "
-                    "labels are not needed.",
-                ),
-                _text("output", "FILE", "Where to write the table. Default: to the terminal."),
-                _text("network", "FILE", "The .py file that defines the network, for a model of your own."),
-            ],
-            """Ask a personal model about new samples: a line with the label and its probability for each.
-
-Example: `coterie predict clients/ward-7/models/ward-7.safetensors new-images`""",
-        ),
-        "schema": _command(
-            "schema",
-            commands.schema,
-            [
-                _files(),
-                _text("output", "FILE", "Where to write the schema, to look at, mend, and give to a run.", "Places"),
-                *config_options(leave_out=set(RunConfig.keys()) - set(OF_TABLES)),
-            ],
-            """Show what tables have in common: columns, kinds, categories, label, and what is left out and why.
-
-Example: `coterie schema north.csv south.csv west.csv --label ill --output schema.json`""",
-        ),
-        "data": _command(
-            "data",
-            commands.data,
-            [
-                _text("plot", "FILE", "Draw the labels of every client as a bubble chart, .png or .svg.", "Places"),
-                *config_options(leave_out=NOT_DATA),
-            ],
-            """Show which data sets are here, or with `--task` who gets which labels.
-
-Example: `coterie data --task digits --partition dirichlet --dirichlet-alpha 0.1 --plot labels.png`""",
-        ),
-    },
+    suggest_commands=False,  # click does that
+    commands={str(command.name): command for command in COMMANDS},
 )
 
 

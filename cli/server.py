@@ -6,13 +6,18 @@ import click
 from typer.core import TyperCommand, TyperOption
 
 from coterie.cli.alone import run_alone
-from coterie.runtime.server import serve
+
+
+def serve_command(**options: Any) -> None:
+    from coterie.runtime.server import serve  # not for `--help`
+
+    serve(**options)
 
 
 def command(**more: Any) -> TyperCommand:
     return TyperCommand(
         name="server",
-        callback=serve,
+        callback=serve_command,
         params=[
             place(
                 "keys", "What `coterie keys` made; clients are those with a public key in DIR/clients.", required=True

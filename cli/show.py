@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table as Printed
+from rich.text import Text
 
 from coterie.rows import Table
 
@@ -23,7 +24,7 @@ def show(tables: Iterable[Table]) -> None:
             numbers = any(NUMBER.fullmatch(row[i]) for row in table.rows) and i > 0
             printed.add_column(name, justify="right" if numbers else "left", no_wrap=i == 0, overflow="fold")
         for row in table.rows:
-            printed.add_row(*row)
+            printed.add_row(*map(Text, row))  # not as markup: names and reasons come from strangers
         console.print(printed)
 
 

@@ -1,12 +1,13 @@
 """How much privacy a client has spent on its data, over all rounds, restarts and runs that share its state directory.
 
 The history is a list of (noise multiplier, sampling rate, steps). It is written down before the steps are taken, so that a
-crash can only count too much, and a repeated round counts again: its samples were used again. Epsilon comes from the
-accountant of Opacus for Rényi differential privacy.
+crash can only count too much, and a repeated round counts again: its samples were used again, with other noise. Where the noise
+is the same again, and so what is told (privacy.py), it counts once. Epsilon comes from the accountant of Opacus for Rényi
+differential privacy.
 """
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,24 +23,33 @@ Entry = tuple[float, float, int]  # noise multiplier, sampling rate, steps
 @dataclass(frozen=True)
 class Accountant:
     history: tuple[Entry, ...] = ()
+    before: tuple[Entry, ...] = field(default=(), compare=False)  # the history when the round began
 
     @classmethod
-    def load(cls, store: Store) -> "Accountant":
+    def load(cls, store: Store, same_noise_in: int = 0) -> "Accountant":
+        """`same_noise_in` is the round, if all of its noise is the same when it is repeated."""
         note = store.recall(TOPIC, ANY_ROUND)
         if note is None:
             return cls()
-        return cls(tuple((float(noise), float(rate), int(steps)) for noise, rate, steps in note.arrays["history"]))
+        history, before = (_entries(note.arrays.get(name)) for name in ("history", "before"))
+        if not same_noise_in or note.facts.get("in") != _place(store, same_noise_in):
+            before = history
+        elif TOPIC not in store.written:  # another message than the one that counted this round
+            history = before
+        return cls(history, before)
 
-    def save(self, store: Store) -> None:
-        store.remember(TOPIC, Note(0, {"history": np.array(self.history, np.float64).reshape(-1, 3)}))
+    def save(self, store: Store, same_noise_in: int = 0) -> None:
+        arrays = {"history": self.history, "before": self.before}
+        tables = {name: np.array(entries, np.float64).reshape(-1, 3) for name, entries in arrays.items()}
+        store.remember(TOPIC, Note(0, tables, {"in": _place(store, same_noise_in)}))
 
     def after(self, noise: float, rate: float, steps: int) -> "Accountant":
         """With `steps` more steps; equal neighbours are one entry."""
         if not steps:
             return self
         if self.history and self.history[-1][:2] == (noise, rate):
-            return Accountant((*self.history[:-1], (noise, rate, self.history[-1][2] + steps)))
-        return Accountant((*self.history, (noise, rate, steps)))
+            return Accountant((*self.history[:-1], (noise, rate, self.history[-1][2] + steps)), self.before)
+        return Accountant((*self.history, (noise, rate, steps)), self.before)
 
     def epsilon(self, delta: float) -> float:
         from opacus.accountants import RDPAccountant
@@ -71,3 +81,11 @@ class Accountant:
             middle = (low + high) / 2
             low, high = (middle, high) if middle < 0.05 or spent(middle) > target else (low, middle)
         return high
+
+
+def _place(store: Store, server_round: int) -> str:
+    return f"round {server_round} of run {store.run}"
+
+
+def _entries(table: np.ndarray | None) -> tuple[Entry, ...]:
+    return tuple((float(noise), float(rate), int(steps)) for noise, rate, steps in (() if table is None else table))

@@ -12,6 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from coterie.client.data import load_for_later
+from coterie.client.owner import check_floors, requires_privacy
 from coterie.client.participant import Participant, client_name, local_config
 from coterie.client.tables import describe, keep_schema
 from coterie.client.testing import test
@@ -40,6 +41,7 @@ COMMON: dict[str, tuple[Any, Any]] = {
 class CoterieClient(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         me, kind = Participant.of(context), message.metadata.message_type
+        check_run(me)
         if kind == HELLO:
             if told := message.content.config_records.get(ORDER):
                 keep_schema(me, str(told["schema"]))
@@ -51,6 +53,16 @@ class CoterieClient(ClientApp):
         order, answer = handlers[kind]
         records = message.content
         return Message(answer(me, order.from_record(records.config_records[ORDER]), records), reply_to=message)
+
+
+def check_run(me: Participant) -> None:
+    """Whether the owner of this device lets it take part in this run."""
+    node = me.context.node_config
+    private = registry().on_client(*method_of(me.config, me.context)).private if requires_privacy(node) else ()
+    try:
+        check_floors(me.config, me.privacy, node, private)
+    except Refused as error:
+        raise Refused(f"client {me.name!r}: {error}") from None
 
 
 def handlers_of(strategy: str, files: str = "") -> dict[str, tuple[Any, Any]]:

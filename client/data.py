@@ -18,6 +18,7 @@ from coterie.tasks.resolve import partition_kind, spec_of
 from coterie.tasks.samples import Dataset
 from coterie.tasks.schema import Schema
 from coterie.tasks.server_data import held_out, without
+from coterie.tasks.shifts import Shift, kind_of
 from coterie.tasks.sources import is_table_run, looked_at, pool_of
 from coterie.tasks.splits import Split, split, stratified_order
 from coterie.tasks.training import Samples, chosen_samples
@@ -32,28 +33,50 @@ class ClientData:
     split: Split
     num_partitions: int  # 0: the client brings data of its own
     schema: Schema | None = None  # of a table
+    shift: Shift | None = None
 
     def samples(self, indices: np.ndarray, device: str) -> Samples:
         """The chosen samples, normalised, on the device."""
-        return chosen_samples(self.dataset, indices, device)
+        samples = chosen_samples(self.dataset, indices, device)
+        return self.shift(samples) if self.shift else samples
 
 
 def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: str) -> ClientData:
     if has_table(config):
         share = table_share(node_config, config, name)
         dataset, schema = prepared_share(share, config)
-        return ClientData(dataset, share.split, share.num_partitions, schema)
+        return ClientData(dataset, share.split, share.num_partitions, schema=schema)
     own = str(node_config.get("data", ""))
     if own:
         spec = spec_of(config)
         classes = config.classes or ("regression" if spec.kind == "regression" else str(spec.num_outputs))
         shape = ",".join(str(size) for size in spec.input_shape)
         dataset = load_dataset("own", config.data_root, data=own, classes=classes, input_shape=shape)
-        if config.test_data == "published" or config.long_tail > 1:
-            raise ConfigError("test-data, long-tail: are for data sets that are dealt; this client has data of its own")
+        if config.test_data == "published" or config.long_tail > 1 or config.shift != "none" or config.client_samples:
+            raise ConfigError(
+                "test-data, long-tail, shift, client-samples: are for data sets that are dealt; this client has data of its own"
+            )
         return ClientData(dataset, _split(dataset, np.arange(len(dataset)), config, name), 0)
+    partition_id, num_partitions = my_partition(node_config, config)
+    dataset, parts = partitioned(config, num_partitions, str(node_config.get("state-dir", "")))
+    mine = _split(dataset, parts[partition_id], config, str(partition_id))
+    if config.test_data == "published":
+        mine = replace(mine, test=np.sort(published_tests(dataset, config)[partition_id::num_partitions]))
+    mine = fewer(mine, dataset.y, config, str(partition_id))
+    kind = kind_of(config.shift, partition_id, config.shift_groups)
+    shift = Shift(config.shift, kind, dataset.num_classes, derive_seed(config.seed, "shift")) if kind else None
+    return ClientData(dataset, mine, num_partitions, shift=shift)
+
+
+def my_partition(node_config: Mapping[str, Any], config: RunConfig) -> tuple[int, int]:
+    """Which share of the data set is this client's, and of how many."""
     if "partition-id" not in node_config:
         raise ConfigError("node configuration: give data='...', or partition-id")
+    if config.task == "own" and not config.data:
+        raise ConfigError(
+            "node configuration: no shared-data: a client opens no file that only the run names; start it with --data PATH and "
+            "--partition I for its share of these data, or with --data PATH alone for data of its own"
+        )
     partition_id, num_partitions = int(node_config["partition-id"]), num_partitions_of(node_config, config)
     if not num_partitions:
         raise ConfigError(
@@ -62,11 +85,24 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
         )
     if not 0 <= partition_id < num_partitions:
         raise ConfigError(f"node configuration: partition-id = {partition_id}: must be from 0 to {num_partitions - 1}")
-    dataset, parts = partitioned(config, num_partitions, str(node_config.get("state-dir", "")))
-    mine = _split(dataset, parts[partition_id], config, str(partition_id))
-    if config.test_data == "published":
-        mine = replace(mine, test=np.sort(published_tests(dataset, config)[partition_id::num_partitions]))
-    return ClientData(dataset, mine, num_partitions)
+    return partition_id, num_partitions
+
+
+def fewer(mine: Split, labels: np.ndarray, config: RunConfig, name: str) -> Split:
+    """`client-samples` of them to train and validate with, labels in proportion; all of them to test."""
+    if not config.client_samples:
+        return mine
+    low, _, high = config.client_samples.partition("-")
+    if not (low.isdecimal() and (not high or high.isdecimal()) and 1 <= int(low) <= int(high or low)):
+        raise ConfigError(
+            f"client-samples = {config.client_samples!r}: must be a number, or a range like 6-48; at least 1"
+        )
+    rng = generator(config.seed, "client-samples", client=name)
+    number = int(rng.integers(int(low), int(high or low) + 1))
+    rest = np.concatenate([mine.train, mine.validation])
+    chosen = stratified_order(rest, labels, rng)[:number]
+    validation = round(config.validation_fraction * len(chosen))
+    return replace(mine, train=np.sort(chosen[validation:]), validation=np.sort(chosen[:validation]))
 
 
 def has_table(config: RunConfig) -> bool:
@@ -90,16 +126,15 @@ def table_share(node_config: Mapping[str, Any], config: RunConfig, name: str) ->
         looked = looked_at(own, config.model_copy(update=told), alone=False)
         rows = np.arange(len(looked.table))
     else:
-        number = num_partitions_of(node_config, config)
-        if "partition-id" not in node_config or not config.data:
-            raise ConfigError("node configuration: give data='ward.csv', the table of this client")
+        mine, number = my_partition(node_config, config)
         _, parts = partitioned(config, number, str(node_config.get("state-dir", "")))
-        (looked, rows), *_ = pool_of(config).rows(parts[int(node_config["partition-id"])])
+        (looked, rows), *_ = pool_of(config).rows(parts[mine])
     table = looked.table.take(rows)
     labels = table.columns[looked.label]
     y = labels.values if looked.regression else labels.codes
     assert y is not None
-    return TableShare(looked, table, rows, _split_by(y, np.arange(len(table)), config, name), number)
+    chosen = fewer(_split_by(y, np.arange(len(table)), config, name), y, config, name)
+    return TableShare(looked, table, rows, chosen, number)
 
 
 def load_for_later(node_config: Mapping[str, Any], config: RunConfig, name: str) -> None:

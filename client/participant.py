@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, Context, RecordDict
 
 from coterie.client.attacks import Attack, attack_of
 from coterie.client.data import ClientData, has_table, load_client_data, num_partitions_of, table_share
+from coterie.client.owner import with_own_places
 from coterie.client.store import ContextStore, FileStore, Store
 from coterie.client.tables import TableShare, with_schema
 from coterie.tasks.foreign import foreign_images, foreign_set
@@ -48,7 +49,8 @@ class Participant:
         torch.set_num_threads(int(context.node_config.get("threads", config.threads)))
         name = client_name(context)
         state_dir = context.node_config.get("state-dir")
-        store = FileStore(Path(str(state_dir)), name, str(context.run_id)) if state_dir else ContextStore(context)
+        run = config.run_id or str(context.run_id)
+        store = FileStore(Path(str(state_dir)), name, run) if state_dir else ContextStore(context)
         device = pick_device(str(context.node_config.get("device", config.device)))
         config = with_schema(config, store)
         return cls(name, config, privacy, spec_of(config), store, device, context)
@@ -148,10 +150,7 @@ def _initial_network(config: RunConfig, group_norm: bool, device: str) -> tuple[
 
 def local_config(context: Context) -> RunConfig:
     """The run's configuration, with the places of this machine."""
-    config = RunConfig.parse(split_sections(context.run_config)[0])
-    if "data-root" in context.node_config:
-        config = config.model_copy(update={"data_root": str(context.node_config["data-root"])})
-    return config
+    return with_own_places(RunConfig.parse(split_sections(context.run_config)[0]), context.node_config)
 
 
 def client_name(context: Context) -> str:

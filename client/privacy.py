@@ -10,6 +10,8 @@ is no guarantee.
 
 Who knows the noise can take it off again, and everybody in a run knows its seed. So a client with data of its own draws noise and
 batches from the system's randomness; only where the data are a public set, dealt out by the same seed, are runs repeatable.
+
+No loss on training samples leaves the client: nothing would hide what it tells of them.
 """
 
 import warnings
@@ -19,6 +21,7 @@ import numpy as np
 import torch
 
 from coterie.client.accountant import Accountant
+from coterie.client.owner import LARGEST_DELTA, check_epsilon
 from coterie.client.participant import Participant
 from coterie.tasks.models import STATISTICS, WEIGHTS, Network
 from coterie.tasks.training import Samples, Sgd, Trained, sample_loss
@@ -34,7 +37,8 @@ def train_privately(
 ) -> tuple[Trained, float]:
     """DP-SGD in place of local training; also epsilon after it."""
     privacy = me.privacy
-    accountant = Accountant.load(me.store)
+    same_noise_in = server_round if me.data().num_partitions else 0
+    accountant = Accountant.load(me.store, same_noise_in)
     if not len(samples):
         return Trained(0.0, 0), accountant.epsilon(privacy.delta)
     _check_valid(network, me.config.model)
@@ -46,7 +50,8 @@ def train_privately(
         rounds_left = me.config.num_server_rounds - server_round + 1
         noise = accountant.noise_for(privacy.target_epsilon, rate, rounds_left * steps, privacy.delta)
     accountant = accountant.after(noise, rate, steps)
-    accountant.save(me.store)
+    check_epsilon(me.context.node_config, accountant.epsilon(min(privacy.delta, LARGEST_DELTA)))
+    accountant.save(me.store, same_noise_in)
     generator = secret_generator(me, "privacy", server_round)
     done = Trained(0.0, 0)
     for parts, epochs in phases:

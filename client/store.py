@@ -8,7 +8,8 @@ With `state-dir` in the node configuration these are files that survive a restar
     <state-dir>/models/<name>.safetensors         the personal model, with torch's names for its tensors
 
 What belongs to a round belongs to its run: another run with the same directory does not see it. It is kept twice, the latest and,
-in a directory `previous` beside it, that of the round before: a repeated round starts where it started first. Without
+in a directory `previous` beside it, that of the round before: a repeated round starts where it started first. What is asked for
+and was kept once, but is no longer, is refused: nobody starts afresh in the middle of a run. Without
 `state-dir`, as in `flwr run`'s simulation, all but the personal model lives in Flower's context for the length of the run.
 """
 
@@ -23,6 +24,7 @@ from flwr.app import ConfigRecord, Context
 from coterie.tasks.models import Network
 from coterie.tasks.tensors import Vector, stored_arrays, write_arrays
 from coterie.wire.arrays import Parts, pack, unpack
+from coterie.wire.errors import Refused
 from coterie.wire.files import write_atomically
 
 OWN = "own"  # the topic of the client's own model parts
@@ -48,9 +50,15 @@ class Found:
     arrays: Vectors
     facts: dict[str, str]
     run: str = ""
+    before: int = 0  # the round of the note before it; 0: it is the first
 
 
 class Store(ABC):
+    run = ""
+
+    def __init__(self) -> None:
+        self.written: set[str] = set()  # topics, since this store was opened
+
     def own_parts(self, before_round: int) -> Parts:
         """The parts kept in the latest round before `before_round`: a repeated round starts where it started first."""
         note = self.recall(OWN, before_round)
@@ -66,12 +74,32 @@ class Store(ABC):
             return None
         return Note(found.round, {name: array[...] for name, array in found.arrays.items()}, found.facts)
 
-    @abstractmethod
     def find(self, topic: str, before_round: int) -> Found | None:
         """The same, not read yet."""
+        first = 0
+        for found in self._kept(topic):
+            if found.round < before_round:
+                return found
+            first = found.before
+        if first and before_round > 1:
+            raise Refused(
+                f"what this client kept before round {before_round} is no longer here, only what it kept later: "
+                "the run cannot go on from so far back; begin a new one"
+            )
+        return None
+
+    def remember(self, topic: str, note: Note) -> None:
+        before = self.find(topic, note.round)
+        self._write_down(topic, note, before.round if before else 0)
+        self.written.add(topic)
 
     @abstractmethod
-    def remember(self, topic: str, note: Note) -> None: ...
+    def _kept(self, topic: str) -> Iterator[Found]:
+        """The notes of this run on the topic, the latest first."""
+
+    @abstractmethod
+    def _write_down(self, topic: str, note: Note, before: int) -> None:
+        """In place of the latest, which is kept as the one before if it is of an earlier round."""
 
     @abstractmethod
     def keep_other(self, key: str, parts: Parts) -> None:
@@ -90,6 +118,7 @@ class Store(ABC):
 
 class FileStore(Store):
     def __init__(self, directory: Path, name: str, run: str = "") -> None:
+        super().__init__()
         if not name or name.startswith(".") or "/" in name:
             raise ValueError(f"client-name = {name!r}: must not be empty, start with '.' or contain '/'")
         self.run = run
@@ -99,22 +128,20 @@ class FileStore(Store):
         self.others = self.state / OTHERS / name
         self.model = directory / "models" / self.file
 
-    def find(self, topic: str, before_round: int) -> Found | None:
+    def _kept(self, topic: str) -> Iterator[Found]:
         for path in self._paths(topic):
-            if path.exists():
-                found = _found(path)
-                if found.round < before_round and self._is_mine(found):
-                    return found
-        return None
+            if path.exists() and self._is_mine(found := _found(path)):
+                yield found
 
-    def remember(self, topic: str, note: Note) -> None:
+    def _write_down(self, topic: str, note: Note, before: int) -> None:
         current, previous = self._paths(topic)
-        if current.exists() and (before := _found(current)).round < note.round and self._is_mine(before):
-            write_atomically(previous, _blocks(current))
-        self._write(current, note)
+        if current.exists() and (last := _found(current)).round < note.round and self._is_mine(last):
+            write_atomically(previous, lambda: _blocks(current))
+        self._write(current, note, before)
 
-    def _write(self, path: Path, note: Note) -> None:
-        write_arrays(path, note.arrays, {**note.facts, "round": str(note.round), "run": self.run})
+    def _write(self, path: Path, note: Note, before: int = 0) -> None:
+        told = {"round": str(note.round), "run": self.run, "before": str(before)}
+        write_arrays(path, note.arrays, {**note.facts, **told})
 
     def _is_mine(self, found: Found) -> bool:
         """Written in this run, or in no round at all: then it is for all runs."""
@@ -144,7 +171,8 @@ class FileStore(Store):
 def _found(path: Path) -> Found:
     try:
         arrays, facts = stored_arrays(path)
-        return Found(int(facts.pop("round")), arrays, run=facts.pop("run", ""), facts=facts)
+        number, before = int(facts.pop("round")), int(facts.pop("before", "0"))
+        return Found(number, arrays, run=facts.pop("run", ""), facts=facts, before=before)
     except (KeyError, ValueError) as error:
         raise ValueError(f"{path}: not a client state of Coterie ({error}); move it away to start afresh") from None
 
@@ -159,23 +187,23 @@ class ContextStore(Store):
     """Keeps notes in Flower's context; personal models are not written anywhere."""
 
     def __init__(self, context: Context) -> None:
+        super().__init__()
         self.state = context.state
 
-    def find(self, topic: str, before_round: int) -> Found | None:
+    def _kept(self, topic: str) -> Iterator[Found]:
         for slot in (f"{topic}-current", f"{topic}-previous"):
-            if slot in self.state.array_records and self._round(slot) < before_round:
+            if slot in self.state.array_records:
                 arrays = {name: np.array(value) for name, value in unpack(self.state.array_records[slot]).items()}
                 facts = {key: str(value) for key, value in self.state.config_records[f"{slot}-facts"].items()}
-                return Found(int(facts.pop("round")), arrays, facts)
-        return None
+                yield Found(int(facts.pop("round")), arrays, before=int(facts.pop("before")), facts=facts)
 
-    def remember(self, topic: str, note: Note) -> None:
+    def _write_down(self, topic: str, note: Note, before: int) -> None:
         current, previous = f"{topic}-current", f"{topic}-previous"
         if current in self.state.array_records and self._round(current) < note.round:
             self.state[previous] = self.state.array_records[current]
             self.state[f"{previous}-facts"] = self.state.config_records[f"{current}-facts"]
         self.state[current] = pack(note.arrays)
-        self.state[f"{current}-facts"] = ConfigRecord({**note.facts, "round": str(note.round)})
+        self.state[f"{current}-facts"] = ConfigRecord({**note.facts, "round": str(note.round), "before": str(before)})
 
     def keep_other(self, key: str, parts: Parts) -> None:
         self.state[f"{OTHERS}-{key}"] = pack(parts)

@@ -12,6 +12,7 @@ import numpy as np
 from flwr.app import RecordDict
 
 from coterie.client.accountant import Accountant
+from coterie.client.owner import LARGEST_DELTA, check_epsilon
 from coterie.client.store import Note, Store
 from coterie.tasks.facts import Facts, facts_by, facts_of, noisy_facts
 from coterie.tasks.kinds import Looked
@@ -43,11 +44,12 @@ class TableShare:
 
 def describe(me: Any, order: DescribeOrder, records: RecordDict) -> RecordDict:
     """The answer to a DescribeOrder."""
-    facts = told_facts(me.table_share(), me.config, me.privacy, me.store, me.name)
+    facts = told_facts(me.table_share(), me)
     return reply({"num-rows": facts.rows}, record=Description(order.round, facts.model_dump_json()))
 
 
-def told_facts(share: TableShare, config: RunConfig, privacy: PrivacySettings, store: Store, name: str) -> Facts:
+def told_facts(share: TableShare, me: Any) -> Facts:
+    config, privacy = me.config, me.privacy
     train = share.table.take(share.split.train)
     schema = Schema.from_json(config.table_schema) if config.table_schema else None
     if privacy.mode != "off":
@@ -56,8 +58,12 @@ def told_facts(share: TableShare, config: RunConfig, privacy: PrivacySettings, s
                 "table-schema: with privacy columns must be agreed on beforehand; make one with `coterie schema`."
             )
         noise = table_noise(privacy)
-        Accountant.load(store).after(noise, 1.0, 1).save(store)  # before anything is told
-        seed = derive_seed(config.seed, "table", client=name) if share.num_partitions else None  # else nobody knows it
+        accountant = Accountant.load(me.store).after(noise, 1.0, 1)
+        check_epsilon(me.context.node_config, accountant.epsilon(min(privacy.delta, LARGEST_DELTA)))
+        accountant.save(me.store)  # before anything is told
+        seed = (
+            derive_seed(config.seed, "table", client=me.name) if share.num_partitions else None
+        )  # else nobody knows it
         return noisy_facts(schema, train, noise, np.random.default_rng(seed))
     if schema is not None:
         return facts_by(schema, train, config.min_count)

@@ -41,6 +41,8 @@ def train_and_upload(
     me: Participant, order: TrainOrder, network: Network, step: Step = PLAIN
 ) -> tuple[dict[str, float], Parts]:
     """Train `network` by the order; what is told of it, and what is sent of it, which may change with the network."""
+    if order.start_loss and me.privacy.mode == "dp-sgd":
+        raise Refused("start-loss: a loss on training samples is not told with privacy.mode = 'dp-sgd'")
     started = time.process_time()
     samples = me.train_samples()
     attack = me.attack()
@@ -58,7 +60,7 @@ def train_and_upload(
         upload = attack.on_update(start, upload, order.round)
     metrics = {
         "num-samples": len(samples),
-        "loss": done.loss,
+        **({"loss": done.loss} if me.privacy.mode != "dp-sgd" else {}),
         "steps": done.steps,
         "cpu-seconds": time.process_time() - started,
     }

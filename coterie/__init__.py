@@ -7,6 +7,8 @@
     run.model("3").predict(x)                                             # client 3's own model
     coterie.compare(["local", "fedavg", "fedper"], seeds=[1, 2, 3])       # several methods, one table
     coterie.open_run("runs/20261116-120000-fedper-digits")                # what a run left behind
+    coterie.list_runs()                                                   # those here; .status, .watch(), .stop()
+    coterie.resume("runs/20261116-120000-fedper-digits")                  # go on where it stopped
 
 Mistakes raise `CoterieError`: `ConfigError` names a key, its value and the remedy, `RunFailed` says why a run ended.
 
@@ -22,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.comparison import compare as compare
+    from coterie.following import list_runs as list_runs
+    from coterie.resuming import resume as resume
     from coterie.runs import Comparison as Comparison
     from coterie.runs import Run as Run
     from coterie.runs import open_run as open_run
@@ -46,7 +50,9 @@ _LAZY = {  # name -> the module that has it
     "Run": "coterie.runs",
     "RunFailed": "coterie.wire.errors",
     "compare": "coterie.comparison",
+    "list_runs": "coterie.following",
     "open_run": "coterie.runs",
+    "resume": "coterie.resuming",
     "run": "coterie.simulate",
     "tables": "coterie.table_data",
 }
@@ -107,7 +113,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
     if name == "server_app":
-        return importlib.import_module("coterie.server.app").app
+        return importlib.import_module("coterie.serving").app
     if name == "client_app":
         load = _client_app_loader()
         client_app = load()
@@ -127,7 +133,9 @@ __all__ = [
     "__version__",
     "client_app",
     "compare",
+    "list_runs",
     "open_run",
+    "resume",
     "run",
     "server_app",
     "tables",

@@ -12,19 +12,22 @@ from coterie.client.data import partitioned
 from coterie.client.participant import pick_device
 from coterie.communication import communication, communication_table
 from coterie.estimators import compare_estimators
+from coterie.gains import gains
 from coterie.mechanisms import compare_mechanisms
 from coterie.presets import PLAIN, PRESETS, Estimators, Mechanisms, Methods, Preset
 from coterie.progress import progress_of
 from coterie.rows import Rows, Table
 from coterie.runs import Comparison, Run
 from coterie.runtime.simulation import Workers
+from coterie.server.checkpoints import write_json
 from coterie.server.pictures import compared_curves
 from coterie.server.report import encoded, write_page
-from coterie.server.rundir import new_run_dir, write_json
+from coterie.server.rundir import new_run_dir
 from coterie.simulate import configuration, names_of_clients, prepare, simulate, worker_pool
 from coterie.strategies.registry import names as method_names
 from coterie.strategies.registry import resolve
 from coterie.tasks.resolve import partition_kind, spec_of
+from coterie.wire.attack import AttackSettings, bad_clients
 from coterie.wire.config import RunConfig, Value, choose, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
 
@@ -122,6 +125,12 @@ def compare_methods(
     rows = {
         cell: summarise(names, [told for plan, told, _ in results if plan.cell == cell], called[cell]) for cell in tasks
     }
+    for cell, several in rows.items():
+        metric = metric_of(several, str(planned[0].config["shapleyfl.metric"]), preset)
+        bad = {plan.seed: bad_in(plan.config) for plan in planned if plan.cell == cell}
+        found = gains([told for plan, told, _ in results if plan.cell == cell], metric, bad)
+        for row in several:
+            row.update({"gain": found[row["strategy"]]} if row["strategy"] in found else {})
     if not any("seconds" in row for cell in rows.values() for row in cell):
         raise RunFailed(f"no run came to its end. The first one: {results[0][1]['failed']}")
     written = (
@@ -165,7 +174,24 @@ def _result_of(plan: Planned, base: Path, pool: Workers, shown: bool) -> tuple[d
         except RunFailed as failure:  # what a method comes to is the question: the others go on
             progress.say(f"{plan.title}: failed: {failure}", style="red")
             return {"strategy": plan.strategy, "seed": plan.seed, "failed": str(failure)}, None
-    return run.result | {"seconds": time.monotonic() - started, "findings": run.findings}, run
+    return run.result | {"seconds": time.monotonic() - started, "findings": run.findings, **costs(run)}, run
+
+
+def costs(run: Run) -> dict[str, float]:
+    """Bytes that travelled, and the clients' CPU seconds in training."""
+    events = run.events
+    moved = sum(sum(event[key].values()) for event in events for key in ("bytes-up", "bytes-down"))
+    return {
+        "bytes": float(moved),
+        "cpu-seconds": sum(told.get("cpu-seconds", 0.0) for event in events for told in event["train"].values()),
+    }
+
+
+def bad_in(config: Mapping[str, Value]) -> set[str]:
+    """Clients that do harm by the run's configuration: what they gain does not count."""
+    attack = AttackSettings.parse(split_sections(config)[1].get("attack", {}), prefix="attack.")
+    names = [str(i) for i in range(int(config["num-clients"]))]
+    return bad_clients(attack, names, int(config["seed"])) if names else set()
 
 
 def _means_by_round(run: Run, metric: str) -> dict[int, float]:
@@ -201,7 +227,8 @@ def summarise(
         rows.append(row)
         if not mine:
             continue
-        row["seconds"] = float(np.mean([result["seconds"] for result in mine]))
+        for cost in ("seconds", "bytes", "cpu-seconds"):
+            row[cost] = float(np.mean([result[cost] for result in mine]))
         for kind, metrics in mine[0]["models"].items():
             for metric in metrics["mean"]:
                 row[f"{kind}.{metric}"] = _spread([result["models"][kind]["mean"][metric] for result in mine])
@@ -261,13 +288,20 @@ def comparison_table(
     }
     correlations = sorted({key for row in rows for key in row if key.endswith("-overlap-correlation")})
     rates = [key for key in ("suspects-precision", "suspects-recall") if any(key in row for row in rows)]
-    head = ["strategy", *columns.values(), *[f"{key.split('-')[0]} ~ overlap" for key in correlations]]
+    gained = any("gain" in row for row in rows)
+    head = [
+        "strategy",
+        *columns.values(),
+        *(["over local", "3 below"] if gained else []),
+        *[f"{key.split('-')[0]} ~ overlap" for key in correlations],
+    ]
     head += [key.split("-")[1] for key in rates]
     if paper:
         head.append("paper (by samples)" if preset.metric.endswith("weighted") else "paper")
     texts = []
     for row in rows:
         cells = [_cell(row.get(key), scale, len(seeds)) for key in columns]
+        cells += _gain_cells(row.get("gain"), scale) if gained else []
         cells += [_cell(row.get(key), 1, len(seeds)) for key in [*correlations, *rates]]
         cells += [f"{paper[row['strategy']]:.2f}" if row["strategy"] in paper else "-"] if paper else []
         if "failed" in row:
@@ -276,9 +310,19 @@ def comparison_table(
                 if "seconds" not in row
                 else f"{cells[0]} ({len(row['failed'])} failed)"
             )
-        texts.append([row["strategy"], *cells, f"{row['seconds']:.1f}" if "seconds" in row else "-"])
+        spent = ("-", "-", "-")
+        if "seconds" in row:
+            spent = (f"{row['bytes'] / 1e6:.1f}", f"{row['cpu-seconds']:.1f}", f"{row['seconds']:.1f}")
+        texts.append([row["strategy"], *cells, *(spent if preset.costs else spent[2:])])
     title, caption = f"Test {metric} on {where}, {seed_text}", f"paper: {preset.source}" if paper else preset.source
-    return Table(title, [*head, "seconds"], texts, caption)
+    return Table(title, [*head, *(["MB", "CPU s"] if preset.costs else []), "seconds"], texts, caption)
+
+
+def _gain_cells(gain: Mapping[str, float] | None, scale: int) -> list[str]:
+    if gain is None:
+        return ["-", "-"]
+    error = "" if np.isnan(gain["error"]) else f" ± {gain['error'] * scale:.2f}"
+    return [f"{gain['mean'] * scale:+.2f}{error}", f"{100 * gain['harmed']:.0f} %" if scale > 1 else "-"]
 
 
 def _cell(value: Mapping[str, float] | None, scale: int, seeds: int) -> str:

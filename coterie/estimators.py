@@ -14,8 +14,9 @@ from coterie.manners import tame_torch
 from coterie.presets import Estimators
 from coterie.rows import Rows, Table
 from coterie.runs import Comparison
+from coterie.server.checkpoints import write_json
 from coterie.server.report import write_page
-from coterie.server.rundir import new_run_dir, write_json
+from coterie.server.rundir import new_run_dir
 from coterie.simulate import prepare
 from coterie.strategies.registry import parse_config
 from coterie.strategies.server_game import mixture, server_samples

@@ -33,6 +33,7 @@ class Methods(Preset):
     metric: str = "accuracy"  # the column that the paper's numbers stand beside
     paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # (task, cell, strategy) -> percent
     communication: bool = False  # also print what travels, for this model and for large ones
+    costs: bool = False  # also what each run cost
 
     def chosen_cells(self, quick: bool, given: Mapping[str, Value]) -> dict[str, Mapping[str, Value]]:
         """The cells that are left when `given` goes before what they say: those that say the same; else none twice."""
@@ -132,6 +133,21 @@ QUICK_IMAGES: dict[str, Value] = {
     "shapleyfl.budget": 150,
 }
 
+HETEROGENEITY: dict[str, dict[str, Value]] = {  # how clients differ
+    "dir01": {"partition": "dirichlet", "dirichlet-alpha": 0.1},
+    "feat": {"shift": "rotate-invert", "shift-groups": 4},
+    "conc": {"shift": "permute-labels", "shift-groups": 3},
+    "flip": {"attack.kind": "closed-set", "attack.fraction": 0.3},
+    "two": {"partition": "pathological"},
+    "iid": {},
+    "sizes": {"client-samples": "6-48"},
+    "lone": {"shift": "lone"},
+    "sign": {"attack.kind": "sign-flip", "attack.fraction": 0.3},
+    "hundred": {"num-clients": 100, "fraction-train": 0.1, "partition": "dirichlet", "dirichlet-alpha": 0.1},
+    "swap": {"shift": "swap-labels", "shift-groups": 2},
+    "tilt": {"shift": "tilt", "shift-groups": 2},
+}
+
 SPO_SOURCE = "Cui et al. 2022, arXiv:2108.07926"
 
 
@@ -197,6 +213,36 @@ PRESETS: dict[str, Preset] = {
             "sigma-2": {"privacy.mode": "dp-sgd", "privacy.noise-multiplier": 2.0},
         },
         quick=PFEDSV_QUICK,
+    ),
+    "heterogeneity": Methods(
+        title="Kinds of heterogeneity: 20 clients with 48 samples to train and 12 to validate with",
+        source="over local: paired by client and seed, honest clients only; 3 below: share of clients 3 points below it",
+        strategies="local,fedavg,fedavg-ft,fedper,pfedsim,pfedsv,coterie",
+        seeds=(1, 2, 3),
+        values={
+            "task": "fashion-mnist",
+            "model": "lenet5",
+            "num-clients": 20,
+            "partition": "iid",
+            "client-samples": "60",
+            "validation-fraction": 0.2,
+            "test-fraction": 0.1,
+            "num-server-rounds": 30,
+            "local-epochs": 3,
+            "batch-size": 10,
+            "evaluate-every": 30,
+            "fedavg-ft.epochs": 10,
+        },
+        cells=HETEROGENEITY,
+        quick={
+            "task": "digits",
+            "num-clients": 12,
+            "test-fraction": 0.5,
+            "num-server-rounds": 10,
+            "evaluate-every": 10,
+        },
+        quick_cells=("feat", "conc", "iid"),
+        costs=True,
     ),
     "ocf-10": _ocf(10, 2, {}),
     "ocf-100": _ocf(100, 5, {"num-clients": 40, "linear-groups": 2}),
@@ -285,6 +331,7 @@ PRESETS: dict[str, Preset] = {
             "spo.local-steps": 1,
             "spo.step": 0.25,
             "spo.samples": 2000,
+            "spo.fine-tune-epochs": 0,
             "spo.rays": 32,
         },
         cells={  # 100 or 2000 training samples; with 100 it pays to train with one's group, with 2000 it does not

@@ -14,7 +14,8 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from coterie.manners import Shared
-from coterie.strategies.observer import Observer
+from coterie.server.roundlog import Patience
+from coterie.strategies.observer import Observer, Waiting
 from coterie.wire.messages import Hello
 
 SHARE_OF_TRAINING = 0.8  # of the time of a round with an evaluation, for a bar that moves evenly
@@ -30,6 +31,7 @@ class RunProgress(Observer):
         self.title = title
         self.rounds = rounds
         self.shown_at = 0.0
+        self.patience = Patience()
         self.console = Console(stderr=True, force_jupyter=False)
 
     def __enter__(self) -> Self:
@@ -57,6 +59,10 @@ class RunProgress(Observer):
         self.shown_at = now
         begun, share = (0.0, SHARE_OF_TRAINING) if phase == "train" else (SHARE_OF_TRAINING, 1 - SHARE_OF_TRAINING)
         self.show(round(server_round - 1 + begun + share * done / total, 2), f"{phase} {done}/{total} clients")
+
+    def waiting(self, waiting: Waiting) -> None:
+        if self.patience.is_over(waiting):
+            self.say(f"{self.title}: {waiting}")
 
     def finished(self, server_round: int) -> None:
         self.show(server_round, f"round {server_round + 1} now" if server_round < self.rounds else "done")

@@ -1,5 +1,6 @@
 """What runs leave behind, as objects: `Run` is a run directory (server/rundir.py), `Comparison` a directory of several."""
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.rows import Rows, Table
+from coterie.server.checkpoints import read_events
 from coterie.server.findings import found
 from coterie.server.report import write_report
+from coterie.server.status import Status, read_status
 from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
 from coterie.tasks.personal import PersonalModel, load_personal
@@ -48,6 +51,24 @@ class Run:
         return (self.path / "result.json").exists()
 
     @property
+    def status(self) -> Status:
+        """How far it is, and whether a process works on it: `state` is running, finished, failed, stopped, died, ..."""
+        told = read_status(self.path)
+        return dataclasses.replace(told, rounds=told.rounds or int(self.config["num-server-rounds"]))
+
+    def watch(self) -> "Run":
+        """Show how it goes until it ends."""
+        from coterie.following import watch_run
+
+        return watch_run(self)
+
+    def stop(self) -> Status:
+        """Ask it to end, from whatever process, and wait until it has; finished rounds stay."""
+        from coterie.following import stop_run
+
+        return stop_run(self)
+
+    @property
     def result(self) -> dict[str, Any]:
         """What it came to: `mean-test-accuracy`, `models`, `clients`, ..."""
         if not self.finished:
@@ -57,9 +78,7 @@ class Run:
     @property
     def events(self) -> list[dict[str, Any]]:
         """A dict for each round that ended."""
-        path = self.path / "events.jsonl"
-        text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # whole lines only
+        return read_events(self.path)
 
     @property
     def seconds(self) -> float:

@@ -2,12 +2,14 @@
 
 Every client starts as a coalition of its own. Client i joins coalition C when that lowers its error and hurts nobody:
 
-    err_i(C + i) + k · cost_i < err_i({i})      k = coalitions it is then in beside its first
-    err_j(C + i) ≤ err_j(C)                     for every j in C
+    err_i(C + i) + k · cost_i < err_i({i})      k = coalitions with others that it is then in, its own grown one, too
+    err_j(C + i) ≤ err_j(C)                     for every j in C, and no j's utility falls below zero
+    utility_j = err_j({j}) - min_C err_j(C) - cost_j · (coalitions with others that j is in)
 
 The printed algorithm lets all clients ask their favourite at once; that is neither stable nor true to its own rule.
 Here clients move one after the other, each through its whole list of coalitions, best first, until nobody moves.
-Members only gain and nobody leaves, so this ends, and what it ends in is individually stable by construction.
+Members only gain and nobody leaves, so this ends, and what it ends in is individually stable by construction: no join that
+these rules allow is left. Nobody ends below zero.
 
 `LinearGame` has the errors in closed form; any object with `n` and `error(client, coalition)` plays the same game.
 """
@@ -22,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from coterie.games import checks
 from coterie.games.checks import FloatArray
-from coterie.games.formation import Coalition, Formation, finish, formation
+from coterie.games.formation import Coalition, Formation, finish, formation, joined_by, shared_after, utility_of
 from coterie.games.mixing import mixing_weights
 
 
@@ -124,7 +126,7 @@ class LinearGame:
 def form_coalitions(game: Game, *, costs: ArrayLike = 0.0, disjoint: bool = False) -> list[Coalition]:
     """The coalitions that stand when no client wants to and may join another; equal coalitions count once.
 
-    costs: what every further coalition costs a client, in units of its error, for example c_i · n_i.
+    costs: what every coalition with others costs a client, in units of its error, for example c_i · n_i.
     disjoint: a client is in one coalition only, and leaves it for a better one if it hurts nobody.
     """
     return form(game, costs=costs, disjoint=disjoint).coalitions
@@ -137,19 +139,23 @@ def form(game: Game, *, costs: ArrayLike = 0.0, disjoint: bool = False) -> Forma
 
 
 def is_individually_stable(game: Game, coalitions: Collection[Collection[int]], *, costs: ArrayLike = 0.0) -> bool:
-    """Whether no client is better off joining a coalition that would lose nothing by it."""
+    """Whether no join is left: none that lowers a client's error enough to pay for all its coalitions, raises the error of
+    no member, and leaves no member below zero."""
     game, prices = _checked(game), _costs(costs, game.n)
     structure = {checks.members("a coalition", coalition, game.n) for coalition in coalitions}
     lonely = set(range(game.n)) - frozenset().union(*structure)
     if lonely:
         raise ValueError(f"client {min(lonely)} is in no coalition: every client is at least in one of its own")
     for client in range(game.n):
-        joined = sum(client in coalition for coalition in structure)
         alone = game.error(client, frozenset({client}))
         for coalition in structure:
-            if client in coalition or not game.error(client, coalition | {client}) + joined * prices[client] < alone:
+            if client in coalition:
                 continue
-            if _accept(game, coalition, client):
+            cost = shared_after(client, coalition, structure) * prices[client]
+            if not game.error(client, coalition | {client}) + cost < alone or not _accept(game, coalition, client):
+                continue
+            after = joined_by(client, coalition, structure)
+            if not any(_falls_below_zero(game, member, structure, after, prices[member]) for member in coalition):
                 return False
     return True
 
@@ -163,6 +169,14 @@ def coalitions_of(client: int, coalitions: Collection[Coalition]) -> list[Coalit
 def _checked(game: Game) -> Game:
     """The game itself if its errors are known to be finite, else one that asks once and checks."""
     return game if isinstance(game, LinearGame | MeasuredGame) else MeasuredGame(game.n, game.error)
+
+
+def _falls_below_zero(
+    game: Game, member: int, before: Collection[Coalition], after: Collection[Coalition], price: float
+) -> bool:
+    return bool(price) and utility_of(member, after, game.error, price) < min(
+        0.0, utility_of(member, before, game.error, price)
+    )
 
 
 def _accept(game: Game, coalition: Coalition, client: int) -> bool:

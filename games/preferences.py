@@ -51,6 +51,19 @@ def even(members: Collection[int], n: int) -> FloatArray:
     return weights
 
 
+def fewest_within_noise(losses: ArrayLike, errors: ArrayLike, sizes: ArrayLike, *, margin: float = 0.0) -> int:
+    """Which of several choices to take: of those whose loss is at most `margin` standard errors (of the difference) above the
+    least, one that needs the fewest collaborators, `sizes`; of these the one with the least loss, then the first."""
+    loss = checks.finite_array("losses", losses, ndim=1)
+    error, size = checks.finite_array("errors", errors, ndim=1), checks.finite_array("sizes", sizes, ndim=1)
+    if not len(loss) or not loss.shape == error.shape == size.shape:
+        raise ValueError(
+            f"losses {loss.shape}, errors {error.shape} and sizes {size.shape}: give one of each per choice"
+        )
+    near = np.flatnonzero(loss <= loss.min() + margin * error)
+    return int(min(near, key=lambda k: (size[k], loss[k], k)))
+
+
 class Search:
     """For `client` among `n`, who may be helped by `allowed` (all by default; the client itself is always in)."""
 

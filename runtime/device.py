@@ -54,6 +54,10 @@ def make_device(
     decimal: str | None = None,
     encoding: str | None = None,
     missing: str | None = None,
+    model: Sequence[str] = (),
+    require_privacy: bool = False,
+    max_epsilon: float | None = None,
+    allow_strategies: str | None = None,
 ) -> Device:
     """The device that the options of `coterie client` describe; its directory is made."""
     split_address(server)
@@ -78,29 +82,50 @@ def make_device(
     if attack is not None:
         node["attack"] = choose("attack", attack, kinds())
     if method:
-        node["methods"] = os.pathsep.join(_method_file(file) for file in method)
+        node["methods"] = os.pathsep.join(_python_file("method", file) for file in method)
+    if model:
+        node["models"] = os.pathsep.join(_python_file("model", file) for file in model)
+    floors = _floors(require_privacy, max_epsilon, allow_strategies)
     authority = Path(root_certificates).expanduser().absolute() if root_certificates else _authority_beside(key)
     for path in (home, home / "flower"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Device(server, key, authority, home, node, not installed_code_only)
+    return Device(server, key, authority, home, node | floors, not (installed_code_only or floors))
 
 
-def _method_file(text: str) -> str:
+def _python_file(what: str, text: str) -> str:
     path = Path(text).expanduser().absolute()
     if not path.is_file():
-        raise ConfigError(f"method = {text!r}: there is no file {path}; give the .py file of a method")
+        raise ConfigError(f"{what} = {text!r}: there is no file {path}; give the .py file of a {what}")
     return str(path)
 
 
+def _floors(require_privacy: bool, max_epsilon: float | None, allow_strategies: str | None) -> dict[str, Value]:
+    """What no run overrides (client/owner.py). Code that a run brings could, so there is none with any of these."""
+    floors: dict[str, Value] = {}
+    if require_privacy:
+        floors["require-privacy"] = True
+    if max_epsilon is not None:
+        if not 0 < max_epsilon < float("inf"):
+            raise ConfigError(f"max-epsilon = {max_epsilon:g}: must be a number above 0, for example 4")
+        floors["max-epsilon"] = float(max_epsilon)
+    if allow_strategies is not None:
+        names = [name.strip() for name in allow_strategies.split(",") if name.strip()]
+        if not names:
+            raise ConfigError(f"allow-strategies = {allow_strategies!r}: name one or more, like fedavg,fedper")
+        floors["allow-strategies"] = ",".join(names)
+    return floors
+
+
 def _whose_data(name: str, data: str | None, partition: int | None, number: int | None) -> dict[str, Value]:
-    """Data of its own, or a share of the run's data set."""
-    if data and (partition is not None or number is not None):
-        raise ConfigError("data, partition: give one of the two, data of its own or a share of the run's data set")
+    """Data of its own, or a share of the run's data set, or of those that it names itself."""
+    shared: dict[str, Value] = {}
     if data:
         path = Path(data).expanduser().absolute()
         if not path.exists():
             raise ConfigError(f"data = {data!r}: there is nothing at {path}; give a folder of images or a file")
-        return {"data": str(path)}
+        if partition is None and number is None:
+            return {"data": str(path)}
+        shared = {"shared-data": str(path)}
     if partition is None:
         if not name.isdecimal():
             raise ConfigError(
@@ -109,10 +134,10 @@ def _whose_data(name: str, data: str | None, partition: int | None, number: int 
             )
         partition = int(name)
     if number is None:
-        return {"partition-id": partition}
+        return {"partition-id": partition, **shared}
     if partition >= number:
         raise ConfigError(f"partition = {partition}: must be from 0 to {number - 1} (--num-partitions {number})")
-    return {"partition-id": partition, "num-partitions": number}
+    return {"partition-id": partition, "num-partitions": number, **shared}
 
 
 def _authority_beside(key: Path) -> Path:

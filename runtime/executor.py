@@ -2,7 +2,7 @@
 
 It asks the SuperLink for work and hands it to Flower's own `run_serverapp`, which loads the code that was submitted. It is not a
 child of the SuperLink, so a run goes on when the SuperLink is started again. Where Flower's parts are not as expected,
-`flower-superexec` takes its place, and starts a new Python for every run.
+`flower-superexec` takes its place, and starts a new Python for every run. A run that was killed is continued (continuing.py).
 """
 
 import argparse
@@ -19,14 +19,18 @@ from queue import Queue
 from typing import NoReturn
 
 from coterie.runtime.forks import fork, living
+from coterie.wire.unfinished import PLACE
 
 POLL_SECONDS = 0.3
+ACQUIRE = "/flwr.proto.Runtime/AcquireTask"  # the call that is signed with the secret
+LOOK_SECONDS = 2.0  # between two looks for runs that were killed
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="coterie.runtime.executor")
     parser.add_argument("--runtime-api-address", required=True)
     parser.add_argument("--root-certificates", required=True)
+    parser.add_argument("--superexec-auth-secret-file", required=True)
     options = parser.parse_args()
     try:
         if sys.platform != "linux":
@@ -38,16 +42,20 @@ def main() -> None:
         os.execvp("flower-superexec", ["flower-superexec", *sys.argv[1:]])
     gc.collect()
     gc.freeze()
-    serve(options.runtime_api_address, options.root_certificates)
+    secret = Path(options.superexec_auth_secret_file).read_bytes()
+    serve(options.runtime_api_address, options.root_certificates, secret)
 
 
-def serve(address: str, authority: str) -> NoReturn:
+def serve(address: str, authority: str, secret: bytes) -> NoReturn:
     import httpx
 
+    from coterie.runtime.continuing import Continuing
+    from coterie.runtime.control import Control
     from coterie.runtime.flower import (
         AcquireTaskRequest,
         RuntimeHttpClient,
         RuntimeVersionHttpInterceptor,
+        SuperExecAuthHttpInterceptor,
         TaskType,
     )
 
@@ -55,12 +63,22 @@ def serve(address: str, authority: str) -> NoReturn:
         server_address=address,
         insecure=False,
         root_certificates=Path(authority).read_bytes(),
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec")],
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[ACQUIRE]),
+        ],
     )
     request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
     runs: set[int] = set()
+    unfinished = Path.cwd() / "runs" / ".unfinished"
+    os.environ[PLACE] = str(unfinished)
+    continuing, looked = Continuing(unfinished, Control(address, Path(authority))), 0.0
     while True:
         runs = living(runs)
+        if time.monotonic() - looked > LOOK_SECONDS:
+            looked = time.monotonic()
+            with contextlib.suppress(httpx.TransportError):
+                continuing.look(runs)
         with contextlib.suppress(httpx.TransportError, httpx.HTTPStatusError):  # the SuperLink is just being started
             task = client.AcquireTask(request)
             if task.token:

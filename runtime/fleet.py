@@ -48,11 +48,16 @@ CALL_SECONDS = 120.0  # enough for one object, at most 5 MB, over a slow line
 AWAY_SECONDS = 600.0  # how long the server may be away before a call is given up
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 PULSE_SECONDS = 2.0  # between two signs of life
+WRONG_TIME = "Invalid timestamp"  # Flower has no other way to tell
 AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class KeyRefused(Exception):
     """The server does not let this key in."""
+
+
+class WrongClock(KeyRefused):
+    """The clocks of this machine and the server's differ too much: calls are signed with the time."""
 
 
 class RunEnded(Exception):
@@ -184,7 +189,7 @@ class Fleet:
             except grpc.RpcError as error:
                 code, details = error.code(), _in_words(str(error.details()))
                 if code is grpc.StatusCode.UNAUTHENTICATED:
-                    raise KeyRefused(details) from None
+                    raise (WrongClock if details == WRONG_TIME else KeyRefused)(details) from None
                 if code is grpc.StatusCode.PERMISSION_DENIED:
                     raise RunEnded(details) from None
                 if code not in AWAY or time.monotonic() > deadline:

@@ -17,6 +17,9 @@ NAMES = {
     "context_from_proto": "flwr.common.serde.context_from_proto",
     "context_to_proto": "flwr.common.serde.context_to_proto",
     "get_all_nested_objects": "flwr.supercore.inflatable.inflatable_object.get_all_nested_objects",
+    "get_object_head_values_from_object_content": (
+        "flwr.supercore.inflatable.inflatable_object.get_object_head_values_from_object_content"
+    ),
     "get_object_tree": "flwr.supercore.inflatable.inflatable_object.get_object_tree",
     "inflate_object_from_contents": "flwr.supercore.inflatable.inflatable_utils.inflate_object_from_contents",
     "iterate_object_tree": "flwr.supercore.inflatable.inflatable_object.iterate_object_tree",
@@ -35,6 +38,7 @@ NAMES = {
     "get_load_client_app_fn": "flwr.clientapp.utils.get_load_client_app_fn",
     "install_from_fab": "flwr.cli.install.install_from_fab",
     "run_from_proto": "flwr.common.serde.run_from_proto",
+    "user_config_to_proto": "flwr.common.serde.user_config_to_proto",
     # The Fleet API: what a client says to the SuperLink.
     "ActivateNodeRequest": "flwr.proto.fleet_pb2.ActivateNodeRequest",
     "ConfirmMessageReceivedRequest": "flwr.proto.message_pb2.ConfirmMessageReceivedRequest",
@@ -65,12 +69,17 @@ NAMES = {
     "StopRunRequest": "flwr.proto.control_pb2.StopRunRequest",
     "StreamLogsRequest": "flwr.proto.control_pb2.StreamLogsRequest",
     "UnregisterNodeRequest": "flwr.proto.control_pb2.UnregisterNodeRequest",
-    # The Runtime API: what an executor says to the SuperLink.
+    "user_config_from_proto": "flwr.common.serde.user_config_from_proto",
+    # The Runtime API: what an executor and a ServerApp say to the SuperLink.
     "AcquireTaskRequest": "flwr.proto.runtime_pb2.AcquireTaskRequest",
+    "PullAppMessagesRequest": "flwr.proto.runtime_pb2.PullAppMessagesRequest",
     "RuntimeHttpClient": "flwr.supercore.runtime.RuntimeHttpClient",
+    "SuperExecAuthHttpInterceptor": "flwr.supercore.interceptors.SuperExecAuthHttpInterceptor",
     "TaskType": "flwr.supercore.constant.TaskType",
     "mirror_output_to_queue": "flwr.supercore.logger.mirror_output_to_queue",
     "run_serverapp": "flwr.superlink.runtime.run_serverapp",
+    # The SuperLink itself, which is started with limits.
+    "flower_superlink": "flwr.superlink.cli.flower_superlink",
 }
 
 
@@ -80,3 +89,8 @@ def __getattr__(name: str) -> Any:
     module, _, attribute = NAMES[name].rpartition(".")
     globals()[name] = found = getattr(import_module(module), attribute)
     return found
+
+
+def runtime_client(grid: Any) -> Any:
+    """What a ServerApp's grid speaks to the SuperLink with; None where there is no SuperLink."""
+    return getattr(grid, "_runtime_client", None)

@@ -16,6 +16,7 @@ class Stopped(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
+        self.number = number
         self.code = 128 + number
 
 
@@ -49,7 +50,8 @@ def _handling(handler: Callable[[int, FrameType | None], Any] | signal.Handlers)
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in STOPPING}
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # `nohup`: it stays so
+    before = {number: signal.signal(number, handler) for number in STOPPING if number not in ignored}
     try:
         yield
     finally:

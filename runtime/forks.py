@@ -30,6 +30,7 @@ DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 class Ending(StrEnum):
     STOPPED = "stopped"
     REFUSED = "refused"  # the server does not let its key in
+    CLOCK = "clock"  # the same, because of the time
     LOST = "lost"  # the connection, or the process
     BROKEN = "broken"  # Flower is not as expected
 

@@ -3,6 +3,7 @@
     ca.crt               what clients check the server by; give it to all of them
     ca.key               signs server certificates; keep it off line
     server.crt .key      the server's certificate, for the names and addresses under which clients reach it
+    executor.secret      what the executor shows the server to be given runs; it stays with the two
     clients/<name>       a client's private key; it stays on that client
     clients/<name>.pub   its public key; a running `coterie server` registers it
     revoked/<name>...    keys that were revoked; a running server refuses them
@@ -15,6 +16,7 @@ import ipaddress
 import itertools
 import os
 import re
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from coterie.wire.errors import ConfigError
 
 CURVE = ec.SECP384R1()
 CA_DAYS, SERVER_DAYS = 3650, 825
+SECRET = "executor.secret"
 LOOPBACK = ("localhost", "127.0.0.1")  # always named: the server is controlled from its own machine
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 HOST = re.compile(r"(?=.{1,253}$)(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]{0,62})(\.[A-Za-z0-9][A-Za-z0-9-]{0,62})*")
@@ -67,6 +70,8 @@ def make_keys(directory: Path, clients: Sequence[str], server_names: Sequence[st
         made += _make_authority(directory)
     if not server.exists():
         made += _make_server(directory, wanted)
+    if not (directory / SECRET).exists():
+        made.append(_write_new(directory / SECRET, secrets.token_bytes(32), 0o600))
     for name in clients:
         if not (directory / "clients" / name).exists():
             made += _make_client(directory / "clients", name)

@@ -24,7 +24,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from google.protobuf.message import DecodeError
 
 from coterie.runtime.device import Device
-from coterie.runtime.fleet import Fleet, KeyRefused, Lost, RunEnded
+from coterie.runtime.fleet import Fleet, KeyRefused, Lost, RunEnded, WrongClock
 from coterie.runtime.flower import (
     ErrorCode,
     Fab,
@@ -235,6 +235,8 @@ def run_node(parent: socket.socket, device: Device, say: Callable[[str], None]) 
     end = End(Ending.STOPPED)
     try:
         ClientNode(fleet, Answers(parent, device.any_code), device.node_config, home).serve()
+    except WrongClock as error:
+        end = End(Ending.CLOCK, str(error)[:LONGEST_REASON])
     except KeyRefused as error:
         end = End(Ending.REFUSED, str(error)[:LONGEST_REASON])
     except (Lost, OSError) as error:

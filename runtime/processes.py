@@ -5,6 +5,7 @@ is only ours, and by it they are found.
 """
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -41,7 +42,9 @@ class Processes:
                 env={**environment, MARK: self.mark},
                 cwd=directory,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
+                preexec_fn=functools.partial(
+                    end_with_parent, signal.SIGKILL
+                ),  # a SuperLink asked to end waits for others
             )
 
     def log_of(self, name: str) -> Path:
@@ -112,16 +115,19 @@ def free_ports(number: int) -> list[int]:
         return [s.getsockname()[1] for s in sockets]
 
 
-def must_be_free(key: str, port: int, host: str = "127.0.0.1") -> None:
-    """gRPC would share a port with another server without a word."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that just ended do not count
-        try:
-            s.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"{key} = {port}: cannot be used ({error.strerror}); choose another, or leave it out"
-            ) from None
+def must_be_free(key: str, port: int, host: str = "127.0.0.1", deadline: float = 0.0) -> None:
+    """gRPC would share a port with another server without a word. Until `deadline` one that is not free may become so."""
+    while True:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that just ended do not count
+            try:
+                return s.bind((host, port))
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise ConfigError(
+                        f"{key} = {port}: cannot be used ({error.strerror}); choose another, or leave it out"
+                    ) from None
+        time.sleep(0.2)
 
 
 def last_words(log: Path) -> str:

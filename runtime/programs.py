@@ -6,6 +6,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from coterie.runtime.keys import SECRET
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.fingerprint import source_files
 
@@ -33,7 +34,7 @@ def environment(home: Path) -> dict[str, str]:
 def superlink_command(keys: Path, control_host: str, control_port: int, fleet: str, database: Path | None) -> list[str]:
     """The server that clients connect to, without the methods that run on it."""
     return [
-        program("flower-superlink"),
+        *(sys.executable, "-P", "-m", "coterie.runtime.superlink"),
         "--host",
         control_host,
         "--port",
@@ -50,6 +51,8 @@ def superlink_command(keys: Path, control_host: str, control_port: int, fleet: s
         "--ssl-keyfile",
         str(keys / "server.key"),
         "--enable-supernode-auth",
+        "--superexec-auth-secret-file",
+        str(keys / SECRET),
         "--disable-runtime-dependency-installation",
     ]
 
@@ -57,7 +60,8 @@ def superlink_command(keys: Path, control_host: str, control_port: int, fleet: s
 def executor_command(keys: Path, control: str) -> list[str]:
     """What runs the methods. -P: what lies in its working directory must not be imported by accident."""
     where = ["--runtime-api-address", control, "--root-certificates", str(keys / "ca.crt")]
-    return [sys.executable, "-P", "-m", "coterie.runtime.executor", *where]
+    secret = ["--superexec-auth-secret-file", str(keys / SECRET)]
+    return [sys.executable, "-P", "-m", "coterie.runtime.executor", *where, *secret]
 
 
 def program(name: str) -> str:

@@ -6,7 +6,7 @@ those whose public keys are in `clients/` of the keys directory, and the server 
 
     state.db     the SuperLink's state: clients, runs, messages
     logs/        superlink.log, executor.log
-    runs/        the run directories, unless a run says otherwise
+    runs/        the run directories, unless a run says otherwise; in runs/.unfinished what is needed to go on with killed ones
 """
 
 import contextlib
@@ -22,12 +22,15 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 from coterie.runtime.control import Control, read_public_key
 from coterie.runtime.foreground import Stopped, say, stoppable
+from coterie.runtime.keys import SECRET
 from coterie.runtime.processes import Processes, last_words, must_be_free
 from coterie.runtime.programs import environment, executor_command, superlink_command
 from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.files import alone_in
 
 LOOK_SECONDS = 2.0
 START_SECONDS = 60.0
+END_SECONDS = 20.0  # until the processes of a killed server have ended, and its ports are free
 MOST_RESTARTS, RESTART_SECONDS = 5, 120.0  # so many in so short a time: it will not get better
 LARGEST_LOG = 20 * 2**20  # bytes; then it is put aside as .log.1
 WARN_DAYS = 30
@@ -40,12 +43,15 @@ def serve(
     """Until a signal ends it."""
     key_dir, home = Path(keys).expanduser().absolute(), Path(directory).expanduser().absolute()
     check_keys(key_dir)
-    must_be_free("fleet-port", fleet_port, host)
-    must_be_free("control-port", control_port, control_host)
+    was_here = (home / "state.db").exists()
     for path in (home, home / "logs", home / "flower"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    in_use = ConfigError(f"directory = {str(home)!r}: another server works there; stop it, or choose another directory")
     try:
-        with stoppable(), Processes(home / "logs") as processes:
+        with alone_in(home, in_use), stoppable(), Processes(home / "logs") as processes:
+            deadline = time.monotonic() + (END_SECONDS if was_here else 0.0)
+            must_be_free("fleet-port", fleet_port, host, deadline)
+            must_be_free("control-port", control_port, control_host, deadline)
             fleet = f"{_bracketed(host)}:{fleet_port}"
             Server(processes, key_dir, home, fleet, control_host, control_port, executor).serve()
     except Stopped:
@@ -53,7 +59,7 @@ def serve(
 
 
 def check_keys(directory: Path) -> None:
-    for name in ("ca.crt", "server.crt", "server.key"):
+    for name in ("ca.crt", "server.crt", "server.key", SECRET):
         if not (directory / name).exists():
             raise ConfigError(
                 f"keys = {str(directory)!r}: has no {name}; make it with `coterie keys {directory} --names A,B`"
@@ -84,6 +90,7 @@ class Server:
         self.control = Control(here, keys / "ca.crt")
         self.members = Members(keys / "clients")
         self.restarts: list[float] = []
+        self.most_memory = max(2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
         self.commands = {
             "superlink": superlink_command(keys, control_host, control_port, fleet, home / "state.db"),
             **({"executor": executor_command(keys, here)} if executor else {}),
@@ -108,6 +115,9 @@ class Server:
                 shutil.copyfile(log, log.with_suffix(".log.1"))
                 os.truncate(log, 0)
             if process.poll() is None:
+                if name == "superlink" and (size := resident_bytes(process.pid)) > self.most_memory:
+                    say(f"superlink has {size >> 20} MB of memory, and may have {self.most_memory >> 20}; ending it")
+                    process.kill()
                 continue
             said = f"{name} ended with code {process.returncode} ({last_words(log)}). Its log is {log}"
             self.restarts = [then for then in self.restarts if time.monotonic() - then < RESTART_SECONDS]
@@ -171,6 +181,13 @@ class Members:
         if text not in self.told:
             self.told.add(text)
             say(text)
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that this process has; 0 where that cannot be known."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 def _bracketed(host: str) -> str:

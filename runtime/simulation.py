@@ -5,6 +5,7 @@ a worker. Workers are forked where that is safe to do (Linux, before CUDA is use
 already. There may be several simulations in one process, one after the other or in threads of their own.
 """
 
+import errno
 import multiprocessing
 import os
 import selectors
@@ -24,9 +25,11 @@ from coterie.runtime.flower import Run, TaskIdentity
 from coterie.runtime.foreground import leave_it_to_the_parent
 from coterie.wire.config import Value
 from coterie.wire.errors import RunFailed
+from coterie.wire.files import NO_ROOM
 from coterie.wire.log import log_plainly
 
 WAIT_SECONDS = 0.2
+FULL_DISK = 1028  # an error code of ours, beside Flower's
 DEAD_WORKER = "a worker process was killed, perhaps for want of memory; try fewer --workers or a smaller model"
 NOT_FORKED = "workers import the script that started them: in a script, call Coterie under `if __name__ == '__main__':`"
 
@@ -134,7 +137,9 @@ def _can_fork(threads: int) -> bool:
 
 
 def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
-    """A worker's life: until the other end of its pipe is closed, which nobody else may hold open."""
+    """A worker's life: until the other end of its pipe is closed, which nobody else may hold open. It ends with a killed
+    parent, or it would go on to write where the resumed run writes."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     leave_it_to_the_parent()
     log_plainly()
     for other in inherited:
@@ -148,11 +153,20 @@ def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
             return
 
 
+def _end_with(parent: int) -> None:
+    """Not by a signal of Linux: that one comes when the thread ends that forked this process, and others may use it then."""
+    while os.getppid() == parent:
+        time.sleep(WAIT_SECONDS)
+    os._exit(1)
+
+
 def _answer(message: Message, context: Context) -> Message:
     try:
         reply: Message = import_module("coterie.client.app").app(message, context)
         return reply
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return Message(Error(code=FULL_DISK, reason=str(error)), reply_to=message)
         return Message(Error(code=2, reason=f"{type(error).__name__}: {error}"), reply_to=message)
 
 
@@ -181,6 +195,9 @@ class SimulationGrid(Grid):
                     **{"partition-id": i, "num-partitions": num_clients, "state-dir": state_dir},
                     "methods": run_config.get("strategy-file", ""),
                     **({"client-name": names[i]} if names else {}),
+                    "models": run_config.get("model", ""),
+                    "shared-data": run_config.get("data", ""),
+                    "data-root": run_config.get("data-root", "data"),
                 },
                 state=RecordDict(),
                 run_config=dict(run_config),
@@ -214,7 +231,11 @@ class SimulationGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers that are there; waits a moment for the first."""
         asked = set(message_ids)
-        return [reply for identifier, reply in self.workers.finished() if identifier in asked]
+        replies = [reply for identifier, reply in self.workers.finished() if identifier in asked]
+        for reply in replies:
+            if reply.has_error() and reply.error.code == FULL_DISK:  # nobody's fault: the run stops, and can be resumed
+                raise OSError(errno.ENOSPC, reply.error.reason)
+        return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         waiting = set(self.push_messages(messages))

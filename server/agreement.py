@@ -39,7 +39,7 @@ def agree_on_tables(grid: Grid, config: RunConfig, privacy: PrivacySettings, cod
     elif told is not None and told.is_prepared:
         schema = told
     else:
-        federation = Federation(grid, code=code, join_timeout=config.join_timeout)
+        federation = Federation(grid, code=code, join_timeout=config.join_timeout, quorum=config.quorum)
         federation.gather(config.num_clients)
         schema = ask(federation, config, privacy, told)
     text = schema.to_json()
@@ -48,6 +48,8 @@ def agree_on_tables(grid: Grid, config: RunConfig, privacy: PrivacySettings, cod
 
 
 def check_tables(config: RunConfig, privacy: PrivacySettings) -> None:
+    if config.test_data == "published" or config.long_tail > 1 or config.shift != "none":
+        raise ConfigError("test-data, long-tail, shift: are for data sets of experiments; these tables are your own")
     if privacy.mode != "off" and not config.table_schema:
         raise ConfigError(
             f"privacy.mode = {privacy.mode!r}: which columns and categories there are must be agreed on beforehand; make a "
@@ -61,6 +63,7 @@ def ask(federation: Federation, config: RunConfig, privacy: PrivacySettings, tol
     order = Sent(DescribeOrder(0))
     replies, _ = federation.exchange(dict.fromkeys(clients, order), 0, config.round_timeout)
     facts: dict[str, Facts] = {}
+    refused = []
     for name in clients:
         try:
             if name not in replies:
@@ -69,7 +72,10 @@ def ask(federation: Federation, config: RunConfig, privacy: PrivacySettings, tol
                 replies[name], federation.hellos[name].num_train, told if _noisy(privacy) else None
             )
         except Refused as error:
-            raise RunFailed(f"client {name} cannot take part: {error}") from None
+            refused.append(f"client {name} cannot take part: {error}")
+            log.warning("%s", refused[-1])
+    if len(facts) < federation.needed(len(clients)):
+        raise RunFailed("; ".join(refused[:3]))
     if told is not None and _noisy(privacy):
         return _with_noise(told, facts, privacy)
     agreed = _agree(facts, config, told)

@@ -9,11 +9,14 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.server.agreement import agree_on_tables, check_tables
+from coterie.server.checkpoints import read_events
 from coterie.server.findings import PairMatrix, found, suspects_in_words, write_findings
+from coterie.server.living import held
 from coterie.server.observers import observers_of
 from coterie.server.report import write_report
 from coterie.server.roundlog import RoundLog
-from coterie.server.rundir import RunDirectory, new_run_dir
+from coterie.server.rundir import RunDirectory, begun_run_dir, new_run_dir
+from coterie.server.status import StatusFile
 from coterie.strategies.observer import Observer
 from coterie.strategies.registry import method_of, parse_config, section_of
 from coterie.tasks.models import has_batchnorm
@@ -24,12 +27,15 @@ from coterie.wire.arrays import pack
 from coterie.wire.attack import AttackSettings, known_bad_clients
 from coterie.wire.checks import Layout
 from coterie.wire.config import RunConfig, Settings, Value
-from coterie.wire.errors import ConfigError, CoterieError
+from coterie.wire.errors import ConfigError, CoterieError, RunFailed
+from coterie.wire.files import NO_ROOM, waiting_for_room
 from coterie.wire.fingerprint import fingerprint_with
 from coterie.wire.log import join_flowers_log
 from coterie.wire.privacy import PrivacySettings
+from coterie.wire.unfinished import noted
 
 log = logging.getLogger(__name__)
+
 
 app = ServerApp()
 
@@ -39,15 +45,21 @@ def main(grid: Grid, context: Context) -> None:
     join_flowers_log()
     logging.getLogger("flwr").addFilter(one_line_errors)
     config = checked_config(context.run_config)
-    path = new_run_dir(config, prepared=True)
+    config["run-id"] = config["run-id"] or str(context.run_id)
+    path = begun_run_dir(config) or new_run_dir(config)
+    config["run-dir"] = str(path)
     log.info("run directory: %s", path)
-    result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
+    with noted(context.run_id, config, len(read_events(path))):
+        result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
     if result["mean-test-accuracy"]:
         log.info("mean test accuracy: %s", result["mean-test-accuracy"])
     else:
         log.info("mean test loss: %s", {kind: model["mean"]["loss"] for kind, model in result["models"].items()})
     if "suspects" in (findings := found(path)):
         log.info("%s", suspects_in_words(findings["suspects"]))
+    for finding in findings.values():
+        if "in-words" in finding.facts:
+            log.info("%s", finding.facts["in-words"])
 
 
 def one_line_errors(record: logging.LogRecord) -> bool:
@@ -98,16 +110,28 @@ def run(
     label_overlap: PairMatrix | None = None,
 ) -> dict[str, Any]:
     """All rounds of a run; its result. `label_overlap` is the truth about pairs of clients, which only a simulation knows."""
-    observers = [*observers, *observers_of(str(values.get("observers", "")), run_dir, values)]
-    try:
-        result = _run(grid, values, run_dir, observers, label_overlap)
-    except BaseException as error:
+    with held(run_dir), waiting_for_room(float(values["disk-patience"])):
+        others = observers_of(str(values.get("observers", "")), run_dir, values)
+        observers = [StatusFile(run_dir, values), *observers, *others]
+        try:
+            result = _run(grid, values, run_dir, observers, label_overlap)
+        except BaseException as error:
+            error = _full_disk(error, run_dir) or error
+            for observer in observers:
+                observer.failed(error)
+            raise error
         for observer in observers:
-            observer.failed(error)
-        raise
-    for observer in observers:
-        observer.ended(result)
-    return result
+            observer.ended(result)
+        return result
+
+
+def _full_disk(error: BaseException, run_dir: Path) -> RunFailed | None:
+    if not isinstance(error, OSError) or error.errno not in NO_ROOM:
+        return None
+    return RunFailed(
+        f"the disk is full, and was so for all of disk-patience ({error.filename or run_dir}); all finished rounds are there: "
+        f"make room, then `coterie resume {run_dir}`"
+    )
 
 
 def _run(
@@ -118,22 +142,25 @@ def _run(
     label_overlap: PairMatrix | None,
 ) -> dict[str, Any]:
     config, settings = parse_config(values)
-    directory = RunDirectory(run_dir, values)
+    name, file = config.strategy, config.strategy_file
+    kind = method_of(name, file)
+    directory = RunDirectory(run_dir, values, fingerprint_with(kind))
     privacy = settings["privacy"]
     assert isinstance(privacy, PrivacySettings)
-    name, file = config.strategy, config.strategy_file
-    chosen = method_of(name, file)
     greeting: dict[str, str] = {}
     if is_table_run(config):
-        config = agree_on_tables(grid, config, privacy, fingerprint_with(chosen), run_dir)
+        config = agree_on_tables(grid, config, privacy, directory.code, run_dir)
         greeting = {"schema": config.table_schema}
     layout = initial_layout(config, privacy)
     announce_privacy(config, privacy)
     config = config.model_copy(update={"run_dir": str(run_dir)})
-    method = chosen(config, settings[section_of(name, file)], layout, [directory, *observers])
+    method = kind(config, settings[section_of(name, file)], layout, [directory, *observers])
     method.greeting = greeting
+    if directory.state:
+        method.load_state_dict(directory.state)
+        log.info("going on after round %d", method.last_round)
     method.start(grid, pack(layout.parts), num_rounds=config.num_server_rounds, timeout=config.round_timeout)
-    bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.clients, config.seed)
+    bad = known_bad_clients(cast(AttackSettings, settings["attack"]), method.federation.connected, config.seed)
     write_findings(run_dir, method.findings(), label_overlap, bad)
     result = directory.finish()
     write_report(run_dir)

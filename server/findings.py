@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.server.rundir import write_json
+from coterie.server.checkpoints import write_json
 from coterie.strategies.findings import Finding, as_json, from_json
 
 PairMatrix = tuple[Sequence[str], np.ndarray]  # the clients, and a value for each pair of them: (clients, clients)
@@ -36,7 +36,8 @@ def found(run_dir: Path) -> dict[str, Finding]:
 
 def beside_the_truth(finding: Finding, overlap: PairMatrix | None, bad: Collection[str] | None) -> Finding:
     facts: dict[str, Any] = {}
-    if finding.kind == "pairs" and overlap is not None and finding.clients:
+    comparable = finding.kind == "pairs" and not finding.facts.get("distance")  # what is far apart is not alike
+    if comparable and overlap is not None and finding.clients:
         truth = _select(overlap, finding.clients)
         facts["label-overlap"] = truth.tolist()
         if (value := correlation(finding.values, truth)) is not None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from coterie.strategies.observer import Observer
+from coterie.strategies.observer import Observer, Waiting
 from coterie.wire.config import Value, choose
 from coterie.wire.errors import ConfigError
 from coterie.wire.installed import load
@@ -71,6 +71,9 @@ class Guarded(Observer):
 
     def progress(self, server_round: int, phase: str, done: int, total: int) -> None:
         self._tell("progress", server_round, phase, done, total)
+
+    def waiting(self, waiting: Waiting) -> None:
+        self._tell("waiting", waiting)
 
     def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         self._tell("round_ended", event, state)

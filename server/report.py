@@ -13,9 +13,11 @@ import numpy as np
 from jinja2 import Environment
 
 from coterie.server.benefits import benefit_graph
+from coterie.server.checkpoints import read_events
 from coterie.server.coalitions import circles
 from coterie.server.findings import found
 from coterie.server.pictures import client_lines, curves, heatmaps
+from coterie.server.status import Status, read_status
 from coterie.strategies.findings import Finding
 from coterie.wire.errors import ConfigError
 from coterie.wire.files import write_atomically
@@ -40,7 +42,7 @@ PAGE = """<!doctype html>
 <body>
 <h1>{{ title }}</h1>
 <p class="about">{{ about }}</p>
-{% if not finished %}<p class="bad">This run did not finish: the figures are those of its last evaluation.</p>{% endif %}
+{% if not finished %}<p class="bad">{{ unfinished }}: the figures are those of its last evaluation.</p>{% endif %}
 {% for table in tables %}
 <h2>{{ table.title }}</h2>
 <div class="scroll"><table>
@@ -87,6 +89,7 @@ def write_report(run_dir: Path) -> Path:
         title=f"{config['strategy']} on {config['task']}",
         about=f"{len(events)} of {config['num-server-rounds']} rounds, {clients} clients tested, seed {config['seed']}",
         finished=(run_dir / "result.json").exists(),
+        unfinished=_unfinished(read_status(run_dir)),
         tables=[
             _means(last),
             *_suspects(findings),
@@ -94,6 +97,7 @@ def write_report(run_dir: Path) -> Path:
             _clients(events, last),
             *_privacy(config, events),
             *_left_out(events),
+            *_rolled_back(events),
         ],
         pictures=pictures,
         settings=sorted(config.items()),
@@ -112,8 +116,13 @@ def read_run(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if not (run_dir / "config.json").is_file():
         raise ConfigError(f"{run_dir}: is not a run directory, it has no config.json")
     config = json.loads((run_dir / "config.json").read_text())
-    lines = (run_dir / "events.jsonl").read_text().splitlines() if (run_dir / "events.jsonl").exists() else []
-    return config, [json.loads(line) for line in lines]
+    return config, read_events(run_dir)
+
+
+def _unfinished(status: Status) -> str:
+    if status.state == "running":
+        return f"This run is still running, in round {status.round} of {status.rounds}"
+    return "This run did not finish" + (f" ({status.state}: {status.why})" if status.why else "")
 
 
 def encoded(picture: bytes, suffix: str = ".png") -> str:
@@ -202,7 +211,8 @@ def _links(findings: Mapping[str, Finding]) -> list[dict[str, Any]]:
     if "coalitions" in findings:
         told = findings["coalitions"]
         rows = [[str(i), ", ".join(members)] for i, members in enumerate(told.values, start=1)]
-        tables.append({"title": "Coalitions", "head": ["number", "clients"], "rows": rows, "text_last": True})
+        title = ": ".join(["Coalitions", *([told.facts["in-words"]] if "in-words" in told.facts else [])])
+        tables.append({"title": title, "head": ["number", "clients"], "rows": rows, "text_last": True})
         if "violations" in told.facts:
             broken = [[violation["axiom"], ", ".join(violation["clients"])] for violation in told.facts["violations"]]
             up_to = told.facts["axioms-checked-up-to"]
@@ -215,9 +225,18 @@ def _left_out(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = [
         [event["round"], client, reason]
         for event in events
-        for client, reason in {**event["left-out"], **event.get("not-tested", {})}.items()
+        for key in ("left-out", "not-tested", "not-admitted")
+        for client, reason in event.get(key, {}).items()
+        if key != "not-tested" or client not in event["left-out"]
     ]
     return [{"title": "Left out", "head": ["round", "client", "why"], "rows": rows, "text_last": True}] if rows else []
+
+
+def _rolled_back(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    back = [(event["round"], event["rolled-back"]) for event in events if "rolled-back" in event]
+    rows = [[number, told["to-round"], told["why"]] for number, told in back]
+    title, head = "Rounds that ruined the models and were rolled back", ["round", "to round", "why"]
+    return [{"title": title, "head": head, "rows": rows, "text_last": True}] if rows else []
 
 
 def _number(value: float | None) -> str:

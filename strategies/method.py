@@ -7,6 +7,7 @@ repeat or end a round without quorum, test all clients, tell the observers.
 """
 
 import logging
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,9 +20,10 @@ from flwr.serverapp.strategy import Result, Strategy
 from pydantic import Field
 
 from coterie.client.participant import Participant
+from coterie.strategies.bounds import Bounds
 from coterie.strategies.federation import Federation
 from coterie.strategies.findings import Finding
-from coterie.strategies.observer import Observer
+from coterie.strategies.observer import Observer, Waiting
 from coterie.strategies.rounds import Metrics, Round
 from coterie.strategies.states import pack_state, restore
 from coterie.wire.arrays import Parts, pack, unpack
@@ -34,6 +36,7 @@ from coterie.wire.randomness import generator
 
 log = logging.getLogger(__name__)
 
+METRIC_BYTES = 4 * 2**20
 Answer = Callable[[Participant, Any, RecordDict], RecordDict]
 F = TypeVar("F", bound=Answer)
 
@@ -65,7 +68,8 @@ class Method(Strategy):
     needs_server_data: ClassVar[bool] = False
     private: ClassVar[tuple[str, ...]] = ()  # the values of privacy.mode that it can do
     not_private: ClassVar[str] = "does not say that it can train privately"  # why it cannot do the others
-    saved: ClassVar[tuple[str, ...]] = ()  # attributes that a restarted server needs, beside those of its base classes
+    # Attributes that a restarted server needs, beside those of its base classes.
+    saved: ClassVar[tuple[str, ...]] = ("bounds",)
     kinds: tuple[str, ...] = ("global", "personal")  # the kinds of model that are tested
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -82,6 +86,7 @@ class Method(Strategy):
         self.federation: Federation  # set by start()
         self.greeting: Mapping[str, str] = {}  # what every client is told with hello
         self.model: Parts = {}  # the global model, set by start()
+        self.bounds = Bounds(math.log(layout.classifier_shape[0]))
         self.last_round = 0
         self.num_rounds = config.num_server_rounds
 
@@ -110,6 +115,10 @@ class Method(Strategy):
     def check_test(self, client: str, reply: Message) -> Metrics:
         """The client's answer to its test order, or `Refused`."""
         return check_evaluation(reply, self.kinds)
+
+    def largest_answer(self, sent: int) -> int:
+        """How many bytes an answer to an order with models of so many bytes may have: as many, one more model, and metrics."""
+        return sent + sum(part.nbytes for part in self.layout.parts.values()) + METRIC_BYTES
 
     def tested(self, round: Round) -> None:
         """All clients were tested: what the event line should tell of it."""
@@ -190,8 +199,13 @@ class Method(Strategy):
             self.model = unpack(initial_arrays)
         self.summary()
         self.federation = Federation(
-            grid, code=fingerprint_with(type(self)), join_timeout=self.config.join_timeout, greeting=self.greeting
+            grid,
+            code=fingerprint_with(type(self)),
+            join_timeout=self.config.join_timeout,
+            quorum=self.config.quorum,
+            greeting=self.greeting,
         )
+        self.federation.on_wait = self._tell_waiting
         self.federation.gather(self.config.num_clients)
         if not any(hello.num_test for hello in self.federation.hellos.values()):
             raise RunFailed(
@@ -211,19 +225,45 @@ class Method(Strategy):
         result.arrays = pack(self.model)
         return result
 
+    def _tell_waiting(self, waiting: Waiting) -> None:
+        for observer in self.observers:
+            observer.waiting(waiting)
+
     def _whole_round(self, round: Round) -> dict[str, Any]:
         started = time.monotonic()
+        if self.bounds.good is None:
+            self.bounds.begin(self.state_dict())
         self.round(round)
         round.tell(seconds=_since(started))
         if round.evaluates:
             started = time.monotonic()
             round.test()
+            if why := self.bounds.ruined(self.kinds, round.event["evaluate"], round.not_tested):
+                self._go_back(round, why)
+            self.bounds.good = None
             self.tested(round)
             round.tell(evaluate_seconds=_since(started))
         self.last_round = round.number
+        if refused := self.federation.refused_by_name():
+            round.tell(not_admitted=refused)
         for observer in self.observers:
             observer.round_ended(round.event, self.state_dict())
         return round.event
+
+    def _go_back(self, round: Round, why: str) -> None:
+        """As a restarted server would: a new object with the state of the last good test. Then test that."""
+        good = self.bounds.good
+        assert good is not None
+        log.warning("round %d ruined the models and is rolled back to round %d: %s", round.number, good["round"], why)
+        fresh = type(self)(self.config, self.settings, self.layout, self.observers)
+        fresh.federation, fresh.num_rounds = self.federation, self.num_rounds
+        fresh.load_state_dict(good)
+        fresh.begin()
+        vars(self).clear()
+        vars(self).update(vars(fresh))
+        round.tell(rolled_back={"to-round": good["round"], "why": why})
+        round.tested = {}
+        round.test()
 
     def _by_start(self, *_: Any, **__: Any) -> NoReturn:
         """Flower's own loop would call these four; a Coterie method has whole rounds instead."""

@@ -1,9 +1,11 @@
 """The last model of every client, on the server: one row per client in one matrix per part.
 
 In memory, or, where that would take too much, in files that are read a few rows at a time, so that memory does not grow with the
-number of clients.
+number of clients. In a file a row gets a new place when it changes; places that the last two saved states speak of are left as
+they are, so that a run can go on from either.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 
 from coterie.tasks.parts import as_dtype
 from coterie.wire.arrays import Parts
+from coterie.wire.files import make_directory, sync_directory, with_room, write_all
 
 MEMORY_LIMIT = 2 * 2**30  # bytes in memory before rows go to files
 BLOCK_BYTES = 64 * 2**20  # read from files at a time
@@ -39,9 +42,11 @@ class ModelPool:
                 self._rows[part] = _FileRows(like, self.directory / f"{part}.rows") if on_disk else _MemoryRows(like)
 
     def state_dict(self) -> dict[str, Any]:
-        """In memory all rows are part of the state; on disk they stay in their files, and only their order is noted."""
-        rows = {} if self.on_disk else {part: self.part(part) for part in self.layout if self._rows}
-        return {"clients": list(self.clients), "on-disk": self.on_disk, "rows": rows}
+        """In memory all rows are part of the state; on disk they stay in their files, and only their places are noted."""
+        files = {part: rows for part, rows in self._rows.items() if isinstance(rows, _FileRows)}
+        rows = {part: self.part(part) for part in self._rows if part not in files}
+        places = {part: rows.save() for part, rows in files.items()}
+        return {"clients": list(self.clients), "on-disk": self.on_disk, "rows": rows, "places": places}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._open(state["on-disk"])
@@ -49,6 +54,10 @@ class ModelPool:
             self.adopt(client)
             for part, rows in state["rows"].items():
                 self._rows[part].write(i, rows[i])
+        for part, places in state["places"].items():
+            rows = self._rows[part]
+            assert isinstance(rows, _FileRows)
+            rows.load(places)
 
     def __contains__(self, client: str) -> bool:
         return client in self._index
@@ -127,21 +136,63 @@ class _MemoryRows(_Rows):
 
 
 class _FileRows(_Rows):
-    """Rows one after the other in a file."""
+    """Rows in a file, each somewhere: row i is at `places[i]`."""
 
     def __init__(self, like: np.ndarray, path: Path) -> None:
         super().__init__(like)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         path.touch()
+        self.path = path
         self.file = open(path, "r+b", buffering=0)  # noqa: SIM115 - open as long as the pool lives
+        self.bytes = self.size * self.dtype.itemsize
+        self.places: list[int] = []
+        self.saved: list[list[int]] = []  # the places in the last two states
+        self.free: list[int] = []  # as far as it is known, the lowest last
+        self.end = 0  # of the places in use
+        self.kept: set[int] = set()  # places that must stay as they are
+
+    def save(self) -> list[list[int]]:
+        """The places of the last two states, this one the last; the rows are on the disk."""
+        os.fsync(self.file.fileno())
+        sync_directory(self.path.parent)
+        self.saved = [*self.saved, list(self.places)][-2:]
+        self._look_for_room()
+        return self.saved
+
+    def load(self, saved: list[list[int]]) -> None:
+        self.saved, self.places = [list(places) for places in saved], list(saved[-1])
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        used = {place for places in self.saved for place in places}
+        self.end = max(used, default=-1) + 1
+        self.free = sorted(set(range(self.end)) - used, reverse=True)
+        self.kept = used
 
     def write(self, row: int, value: np.ndarray) -> None:
-        self.file.seek(row * self.size * self.dtype.itemsize)
-        np.ascontiguousarray(value, self.dtype).tofile(self.file)
+        if row == len(self.places):
+            self.places.append(self._new_place())
+        elif self.places[row] in self.kept:
+            self.places[row] = self._new_place()
+        data = np.ascontiguousarray(value, self.dtype).data.cast("B")
+        with_room(self.path, lambda: self._write_at(self.places[row], data))
+
+    def _new_place(self) -> int:
+        if self.free:
+            return self.free.pop()
+        self.end += 1
+        return self.end - 1
+
+    def _write_at(self, place: int, data: memoryview) -> None:
+        self.file.seek(place * self.bytes)
+        write_all(self.file, data)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        self.file.seek(start * self.size * self.dtype.itemsize)
-        return np.fromfile(self.file, self.dtype, (stop - start) * self.size).reshape(stop - start, self.size)
+        rows = np.empty((stop - start, self.size), self.dtype)
+        for i, place in enumerate(self.places[start:stop]):
+            self.file.seek(place * self.bytes)
+            rows[i] = np.fromfile(self.file, self.dtype, self.size)
+        return rows
 
     def block(self, rows: int) -> int:
-        return max(1, min(rows, BLOCK_BYTES // (self.size * self.dtype.itemsize)))
+        return max(1, min(rows, BLOCK_BYTES // self.bytes))

@@ -20,6 +20,7 @@ from coterie.wire.privacy import PrivacySettings
 log = logging.getLogger(__name__)
 
 BUILT_IN = {  # name -> where its class is, below coterie.strategies
+    "coterie": "coterie:Coterie",
     "local": "local:Local",
     "fedavg": "fedavg:FedAvg",
     "fedavg-ft": "fedavg_ft:FedAvgFt",

@@ -8,16 +8,15 @@
 """
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from flwr.app import Message
 
 from coterie.strategies.federation import Federation, name_order
+from coterie.strategies.federation import exactly as exactly
 from coterie.wire.checks import Update
 from coterie.wire.errors import Absent, NoQuorum, Refused
 from coterie.wire.messages import Sent, size_in_bytes
@@ -42,8 +41,10 @@ class Round:
         self.left_out: dict[str, Refused] = {}  # of the training, and why
         self.missed: set[str] = set()  # whoever was left out in any try of it
         self.tested: dict[str, Metrics] = {}  # clients that need no further test in this round
+        self.not_tested: dict[str, Refused] = {}
         self.is_last = number == method.num_rounds
         self.evaluates = self.is_last or number % self.config.evaluate_every == 0
+        self.federation.pauses.round = number
 
     def tell(self, **facts: Any) -> None:
         """Into the event line."""
@@ -53,19 +54,27 @@ class Round:
         """The good answers of the clients that the method samples, by name, in a stable order; at least a quorum."""
         for _ in range(self.config.round_retries + 1):
             asked = self.method.sample(self.number)
-            done = self._exchange(asked, orders, check or self.method.check_update, "train")
+            sent: dict[str, Sent] = {}
+
+            def noted(clients: list[str], sent: dict[str, Sent] = sent) -> Iterable[Sent]:
+                sent.update(zip(clients, orders(clients), strict=True))
+                return sent.values()
+
+            done = self._exchange(asked, noted, check or self.method.check_update, "train")
+            done.refuse(self.method.bounds.too_long(sent, done.good))
             self.left_out = done.failed
             self.missed |= set(done.failed)
             self.event["left-out"] = in_words(done.failed)
             for name, error in done.failed.items():
                 log.warning("round %d: client %s is left out: %s", self.number, name, error)
-            needed = max(1, math.ceil(exactly(self.config.quorum) * len(asked)))
+            needed = self.federation.needed(len(asked))
             if len(done.good) >= needed:
                 updates = done.good
+                self.method.bounds.remember()
                 self.tell(train={name: {"num-samples": u.num_samples, **u.metrics} for name, u in updates.items()})
                 self.tell(bytes_up=done.bytes_up, bytes_down=done.bytes_down)
                 return updates
-            self.federation.welcome()
+            self.federation.welcome(self.config.join_timeout)
         reasons = "; ".join(f"{name}: {error}" for name, error in list(self.left_out.items())[:3])
         raise NoQuorum(
             f"round {self.number}: {len(asked) - len(self.left_out)} of {len(asked)} clients answered well and quorum = "
@@ -87,11 +96,18 @@ class Round:
     def test(self) -> None:
         """All clients that were not tested in this round yet."""
         method = self.method
-        clients = [name for name in self.federation.clients if name not in self.tested]
+        testable = (
+            self.federation.connected if self.is_last else self.federation.clients
+        )  # at last, nobody is passed over
+        clients = [name for name in testable if name not in self.tested]
         size = sum(part.nbytes for part in method.layout.parts.values())
         done = self._in_waves(clients, lambda wave: method.test_orders(self, wave), method.check_test, size)
+        pauses = self.federation.pauses
+        asleep = [name for name in self.federation.connected if name not in {*clients, *self.tested}]
+        done.failed |= {name: Absent(pauses.in_words(name)) for name in asleep}
         for name, error in done.failed.items():
             log.warning("round %d: client %s could not be tested: %s", self.number, name, error)
+        self.not_tested = done.failed
         together = self.tested | done.good
         metrics = {name: together[name] for name in sorted(together, key=name_order)}
         self.tell(evaluate=metrics, mean=mean_metrics(metrics), not_tested=in_words(done.failed))
@@ -126,7 +142,9 @@ class Round:
                 observer.progress(self.number, phase, start + answered, total or asked)
 
         done: Exchanged[T] = Exchanged()
-        replies, done.bytes_down = self.federation.exchange(sent, self.number, self.timeout, tell)
+        replies, done.bytes_down = self.federation.exchange(
+            sent, self.number, self.timeout, tell, self.method.largest_answer
+        )
         for name in sent:
             try:
                 if name not in replies:
@@ -135,6 +153,9 @@ class Round:
                 done.bytes_up[name] = size_in_bytes(replies[name].content)
             except Refused as error:
                 done.failed[name] = error
+            except Exception as error:  # a stranger's numbers found a way through the checks: it harms nobody else
+                log.exception("round %d: the answer of client %s cannot be checked", self.number, name)
+                done.failed[name] = Refused(f"its answer cannot be checked ({type(error).__name__}: {error})")
         return done
 
 
@@ -147,6 +168,11 @@ class Exchanged(Generic[T]):
     bytes_down: dict[str, int] = field(default_factory=dict)
     bytes_up: dict[str, int] = field(default_factory=dict)
 
+    def refuse(self, why: Mapping[str, Refused]) -> None:
+        """Take these out of the good answers."""
+        self.good = {name: answer for name, answer in self.good.items() if name not in why}
+        self.failed = {**self.failed, **why}
+
     def __or__(self, other: "Exchanged[T]") -> "Exchanged[T]":
         return Exchanged(
             self.good | other.good,
@@ -154,11 +180,6 @@ class Exchanged(Generic[T]):
             self.bytes_down | other.bytes_down,
             self.bytes_up | other.bytes_up,
         )
-
-
-def exactly(share: float) -> Fraction:
-    """The number that was typed: 0.29 of 100 rounds are 29, and not the 28.999... of binary numbers."""
-    return Fraction(repr(float(share)))
 
 
 def in_words(failed: Mapping[str, Refused]) -> dict[str, str]:

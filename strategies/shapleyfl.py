@@ -12,10 +12,11 @@ Where the paper is silent: w and p are over the clients that can take part in th
 others leave; who is away keeps its SSV. A client's first SSV is 0.5. Equal values, or a single client, leave SSV as it
 is. A client whose answer cannot be used (NaN, a wrong shape) has NSV 0; one that did not answer keeps what it had.
 Running statistics are averaged with the same weights, normalised, because sum w/p is not 1. An update longer than
-`clip` times the median is shortened to that in the step, because even a small weight of a huge update is huge; in the
-game it is as it was sent, because shortened it would not show its harm. p comes from the weights before the round and w
-from those after it: a client that was drawn against the odds and then does well would move the model alone, so w/p is
-bounded.
+`clip` times the median is shortened to that in the step, because even a small weight of a huge update is huge. In the
+median clients count by w, that is by what the server's data say of them: where half are bad, a plain one is no bound.
+In the game an update is as it was sent, because shortened it would not show its harm. p comes from the weights before
+the round and w from those after it: a client that was drawn against the odds and then does well would move the model
+alone, so w/p is bounded.
 """
 
 from collections.abc import Collection, Mapping
@@ -48,7 +49,9 @@ class ShapleyFLSettings(GameSettings):
     floor: float = setting(
         0.1, "afedsv-plus: least probability of taking part, as a share of the equal one.", ge=0.0, le=1.0
     )
-    clip: float = setting(10.0, "Longest update, in lengths of the round's median update; 0: any.", ge=0.0)
+    clip: float = setting(
+        10.0, "Longest update, in the round's median length, where clients count by their weights; 0: any.", ge=0.0
+    )
     suspect_below: float = setting(
         2.0, "A client is suspect whose score is this far below 0 (docs/explanation/shapleyfl.md).", ge=0.0
     )
@@ -114,8 +117,9 @@ class AFedSV(FedAvg):
         silent = set(round.left_out) - set(unusable)
         present = [client for client in self.probability if client not in silent]
         self.probability = self.present(present, len(clients) + len(unusable))
-        factors = self.factors(clients, self.weights(present))
-        thetas = shortened(self.model, sent, self.settings.clip)
+        weights = self.weights(present)
+        factors = self.factors(clients, weights)
+        thetas = shortened(self.model, sent, self.settings.clip, np.array([weights[client] for client in clients]))
         self.model = self.model | moved(self.model, thetas, factors, self.settings.step)
         round.tell(
             **about_game(clients, found, scaled, explained),
@@ -178,21 +182,28 @@ def moved(base: Parts, thetas: list[Parts], factors: np.ndarray, step: float) ->
     return result
 
 
-def shortened(base: Parts, thetas: list[Parts], clip: float) -> list[Parts]:
-    """Updates no longer than `clip` times the median length, weights and running statistics each on their own."""
+def shortened(base: Parts, thetas: list[Parts], clip: float, weights: np.ndarray) -> list[Parts]:
+    """Updates no longer than `clip` times the weighted median length, weights and running statistics each on their own."""
     if not clip:
         return thetas
     result = [dict(theta) for theta in thetas]
     for group in (WEIGHTS, ("buffers",)):
         parts = [part for part in group if part in thetas[0]]
         lengths = np.array([_length(base, theta, parts) for theta in thetas])
-        longest = clip * float(np.median(lengths))
+        longest = clip * weighted_median(lengths, weights)
         for theta, length in zip(result, lengths, strict=True):
             if length > longest:
                 for part in parts:
                     old = base[part].astype(np.float64)
                     theta[part] = (old + longest / length * (theta[part] - old)).astype(base[part].dtype)
     return result
+
+
+def weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    """The smallest value such that those up to it have half of the weight; all count alike where nobody has any."""
+    order = np.argsort(values, kind="stable")
+    sums = np.cumsum(weights[order] if weights.any() else np.ones(len(order)))
+    return float(values[order][np.searchsorted(sums, sums[-1] / 2)])
 
 
 def _length(base: Parts, theta: Parts, parts: list[str]) -> float:

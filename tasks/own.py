@@ -24,6 +24,7 @@ from coterie.tasks.sources import owners_in
 from coterie.tasks.spec import TaskSpec
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+MOST_CLASSES = 100_000  # a network has an output for each
 log = logging.getLogger(__name__)
 
 
@@ -188,11 +189,15 @@ def _labels(y: np.ndarray, source: str, classes: str) -> tuple[np.ndarray, int, 
     if y.dtype.kind in "US":
         return _named_labels(y.astype(str), source, classes, names)
     check_finite(y, source, "y")
-    if y.dtype.kind not in "buif" or (y != y.astype(np.int64)).any():
+    if y.dtype.kind not in "buif" or (np.abs(y) >= 2.0**63).any() or (y != y.astype(np.int64)).any():
         raise DataError(
             f"{source}: labels must be whole numbers or names (set classes to regression for other targets)."
         )
     labels = y.astype(np.int64)
+    if len(labels) and labels.max() >= MOST_CLASSES:
+        raise DataError(
+            f"{source}: label {labels.max()}; number classes from 0, at most {MOST_CLASSES}, or set classes to regression."
+        )
     count = len(names) or int(classes or labels.max(initial=0) + 1)
     return labels, count, names
 

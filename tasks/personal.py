@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from coterie.tasks.models import ModelError, Network, build_network
-from coterie.tasks.own import parse_shape
+from coterie.tasks.own import MOST_CLASSES, parse_shape
 from coterie.tasks.preparing import prepared
 from coterie.tasks.reading import Reading, Table, read_table
 from coterie.tasks.samples import Dataset
@@ -71,6 +71,8 @@ def load_personal(path: Path, network_file: str = "") -> PersonalModel:
     try:
         arrays, facts = stored_arrays(path)
         shape, count = parse_shape(facts["input-shape"]), int(facts["outputs"])
+        if not 0 < count <= MOST_CLASSES:
+            raise ValueError(f"{count} outputs")
         mean, std = (np.array(json.loads(facts[name]), np.float32).reshape(shape[0]) for name in ("mean", "std"))
         names = [str(name) for name in json.loads(facts["labels"])] or [str(i) for i in range(count)]
         model, regression = facts["model"], facts["kind"] == "regression"
@@ -79,7 +81,7 @@ def load_personal(path: Path, network_file: str = "") -> PersonalModel:
         schema = Schema.from_json(facts["table"], "its schema") if "table" in facts else None
         if schema is not None and (len(schema.features) != shape[0] or not schema.is_prepared):
             raise ValueError(f"a schema of {len(schema.features)} features for samples of shape {shape}")
-    except (OSError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (OSError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ModelError(
             f"{path}: not a personal model of Coterie ({error}); give a models/<client>.safetensors"
         ) from None

@@ -1,6 +1,7 @@
 """What every data set is once it is loaded: checked arrays with fixed normalisation constants."""
 
 import difflib
+import math
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -114,11 +115,24 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as file:
             content = np.load(file, allow_pickle=False)
-            if not isinstance(content, np.lib.npyio.NpzFile):
+            if not isinstance(content, np.lib.npyio.NpzFile) or content.zip is None:
                 raise ValueError("a single array")
+            with zipfile.ZipFile(file) as archive:
+                for member in archive.infolist():
+                    _check_header(archive, member)
             return {name: content[name] for name in content.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: not a readable .npz of plain arrays ({error}). Write it with numpy.savez.") from None
+
+
+def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """numpy makes room for as much as a header says, before it reads any of it."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    if math.prod(shape) * dtype.itemsize > member.file_size:
+        raise ValueError(f"{member.filename} says that it has the shape {shape}, and has {member.file_size} bytes")
 
 
 def did_you_mean(value: str, known: Iterable[str]) -> str:

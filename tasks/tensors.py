@@ -71,7 +71,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping
             flat = np.ascontiguousarray(array).reshape(-1)
             yield from (flat[piece].data.cast("B") for piece in pieces(flat.size))
 
-    write_atomically(path, parts())
+    write_atomically(path, parts)
 
 
 def stored_arrays(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:
@@ -81,7 +81,10 @@ def stored_arrays(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:
         length = int.from_bytes(file.read(8), "little")
         if not 0 < length <= size - 8:
             raise ValueError("no header")
-        header = json.loads(file.read(length))
+        try:
+            header = json.loads(file.read(length))
+        except RecursionError:
+            raise ValueError("a header with too many brackets in brackets") from None
     try:
         texts = {str(key): str(value) for key, value in header.pop("__metadata__", {}).items()}
         arrays = {name: _placed(path, 8 + length, entry) for name, entry in header.items()}

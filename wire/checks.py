@@ -10,11 +10,12 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from coterie.wire.arrays import Parts, Place, places, read
 from coterie.wire.errors import Absent, NotFinite, Refused
-from coterie.wire.messages import METRICS, MODEL, ORDER, Hello, size_in_bytes
+from coterie.wire.messages import LARGEST_COUNT, MALFORMED, METRICS, MODEL, ORDER, Hello, size_in_bytes
 
-LARGEST_COUNT = 10**9
 RAISED = re.compile(r"<class '[\w.]+'>:<'(.*)'>$")  # how Flower reports what a ClientApp raised
 LARGEST_METRIC = 1e100  # sums of such numbers are still finite
+LARGEST_WEIGHT = 1e15  # squares of such numbers, and sums of them, are still finite in single precision
+LONGEST_REASON = 500
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ def check_hello(reply: Message) -> Hello:
 
 
 def records_of(reply: Message) -> RecordDict:
+    if reply.has_error() and reply.error.code == MALFORMED:
+        raise Refused(_last_line(reply.error.reason))
     if reply.has_error():
         raise Absent(f"error {reply.error.code}: {_last_line(reply.error.reason)}")
     return reply.content
@@ -98,8 +101,9 @@ def _last_line(reason: str | None) -> str:
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
     if not lines:
         return "no reason given"
-    raised = RAISED.search(lines[-1])
-    return raised[1] if raised else lines[-1]
+    last = lines[-1][-LONGEST_REASON:]
+    raised = RAISED.search(last)
+    return raised[1] if raised else last
 
 
 def _parts(records: RecordDict, layout: Layout, names: tuple[str, ...]) -> Parts:
@@ -114,11 +118,16 @@ def _parts(records: RecordDict, layout: Layout, names: tuple[str, ...]) -> Parts
 
 
 def checked_parts(model: ArrayRecord, layout: Parts) -> Parts:
-    """The parts in `model`, which must be those of `layout`, alike in dtype and shape, and finite."""
+    """The parts in `model`, which must be those of `layout`, alike in dtype and shape, and finite; so far from what can be
+    counted with that no sum of them is in danger."""
     parts = readable_parts(model, layout)
     for name, value in parts.items():
         if not np.isfinite(value).all():
             raise NotFinite(f"{name}: {int((~np.isfinite(value)).sum())} of {value.size} numbers are not finite")
+        if value.size and not -LARGEST_WEIGHT <= value.min() <= value.max() <= LARGEST_WEIGHT:
+            raise NotFinite(
+                f"{name}: numbers up to {float(abs(value).max()):.3g}; they must not exceed {LARGEST_WEIGHT:g}"
+            )
     return parts
 
 

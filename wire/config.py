@@ -76,6 +76,13 @@ class RunConfig(Settings):
         "Samples of the most frequent label for one of the rarest, before data are dealt; 1: as they are.",
         ge=1.0,
     )
+    shift: Literal["none", "rotate", "rotate-invert", "tilt", "permute-labels", "swap-labels", "lone"] = setting(
+        "none", DATA, "For experiments: client i is of kind i mod shift-groups, and kinds differ in this."
+    )
+    shift_groups: int = setting(3, DATA, "For experiments: how many kinds of clients there are.", ge=1)
+    client_samples: str = setting(
+        "", DATA, "Most samples that a client has to train and validate with: 60, or a range like 6-48 to draw from."
+    )
     test_data: Literal["own", "published"] = setting(
         "own",
         DATA,
@@ -137,6 +144,9 @@ class RunConfig(Settings):
     round_retries: int = setting(2, ROUNDS, "How often a round without quorum is repeated before the run ends.", ge=0)
     round_timeout: float = setting(300.0, ROUNDS, "Seconds to wait for the answers of a round.", gt=0.0)
     join_timeout: float = setting(120.0, ROUNDS, "Seconds to wait for all clients at the start.", gt=0.0)
+    disk_patience: float = setting(
+        600.0, ROUNDS, "Seconds to wait for room on a full disk before the run stops; it can be resumed.", ge=0.0
+    )
 
     data_root: str = setting("data", PLACES, "Directory of the data sets.")
     strategy_file: str = setting("", PLACES, "The file of a method of your own; set by --strategy my_method.py.")
@@ -145,7 +155,12 @@ class RunConfig(Settings):
         PLACES,
         "Who else is told how the run goes: tensorboard, mlflow or one that is installed, separated by commas.",
     )
-    run_dir: str = setting("", PLACES, "Directory of the run; must be new. Empty: runs/<time>-<strategy>-<task>.")
+    run_dir: str = setting("", PLACES, "Directory of the run; must be new. Empty: runs/TIME-STRATEGY-TASK.")
+    run_id: str = setting(
+        "",
+        PLACES,
+        "Under which name clients keep what belongs to the run. Empty: a new one, as every new run needs it.",
+    )
 
 
 def split_sections(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

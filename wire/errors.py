@@ -15,12 +15,20 @@ class RunFailed(CoterieError):
     """The run cannot go on; the message says why and what to do."""
 
 
+class RunStopped(RunFailed):
+    """Somebody asked for its end."""
+
+
 class Refused(CoterieError, ValueError):
     """A message that cannot be used, for what is in it."""
 
 
 class NotFinite(Refused):
     """It has numbers that are not finite."""
+
+
+class TooLong(Refused):
+    """It is far longer than what is usual in this run."""
 
 
 class Absent(Refused):

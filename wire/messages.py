@@ -12,6 +12,7 @@ A model travels as its parts (tasks/models.py), several models as matrices with 
 """
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self, cast
@@ -23,6 +24,10 @@ from coterie.wire.arrays import Parts, pack
 
 HELLO, DESCRIBE, TRAIN, EVALUATE = "query.hello", "query.describe", "train", "evaluate"
 ORDER, MODEL, OTHERS, METRICS = "order", "model", "others", "metrics"
+MALFORMED = 1000  # Flower's codes of errors end below; this one stands in place of an answer that cannot be unpacked
+NAME = re.compile(r"[^\W_][\w .@+-]{0,63}(?<![ .])")  # it becomes the name of a file, and stands in a web page
+NAME_RULE = "a client's name has 1 to 64 letters, digits and ' . _ - + @', and begins with a letter or digit"
+LARGEST_COUNT = 10**9
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,8 @@ class Record:
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         names = {field.name for field in fields(cls)}
         if set(record) != names:
-            raise ValueError(f"{cls.__name__}: expected the fields {sorted(names)}, got {sorted(record)}")
+            got = str(sorted(record))[:200]
+            raise ValueError(f"{cls.__name__}: expected the fields {sorted(names)}, got {got}")
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
 
 
@@ -54,12 +60,12 @@ class Hello(Record):
 
     def __post_init__(self) -> None:
         counts = (self.num_partitions, self.num_train, self.num_validation, self.num_test)
-        if not all(isinstance(count, int) and count >= 0 for count in counts):
-            raise ValueError("the counts of a hello must be integers, not negative")
-        if not (
-            isinstance(self.name, str) and 0 < len(self.name) <= 64 and self.name.isprintable() and "/" not in self.name
-        ):
-            raise ValueError("a client's name must have 1 to 64 printable characters and no '/'")
+        if not all(isinstance(count, int) and 0 <= count <= LARGEST_COUNT for count in counts):
+            raise ValueError(f"the counts of a hello must be integers from 0 to {LARGEST_COUNT}")
+        if not (isinstance(self.name, str) and NAME.fullmatch(self.name)):
+            raise ValueError(f"{str(self.name)[:80]!r}: {NAME_RULE}")
+        if not (isinstance(self.code, str) and len(self.code) <= 128):
+            raise ValueError("the code of a hello must be a fingerprint")
 
 
 @dataclass(frozen=True)

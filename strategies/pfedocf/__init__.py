@@ -1,14 +1,19 @@
 """pFedOCF: overlapping coalitions. A client trains in every coalition that helps it and is not hurt by it, and mixes.
 
-    rounds 1 .. warmup   every client trains its own model and uploads it
-    then, once           the game: a client joins coalitions that lower its error and raise no member's (games/formation.py)
-    the other rounds     each coalition trains its model by FedAvg, a client that is in several trains each; the own model stays
-                         with its client
-    personal model       sum of own and coalition models, weights >= 0 and of sum 1 with the least error for the client
+    rounds 1 .. trial-rounds   all clients train one model together by FedAvg, and every client its own
+    then, once                 the game: a client joins coalitions that lower its error and raise no member's (games/formation.py)
+    the other rounds           each coalition trains its model by FedAvg, a client that is in several trains each; the own model
+                               stays with its client
+    personal model             sum of own and coalition models, weights >= 0 and of sum 1 with the least error for the client
 
-The error is the loss on the client's validation samples, which it measures on models that it is sent. For linear regression
-nothing has to be measured: clients send least squares estimates and how many samples they come from, errors and weights follow
-in closed form (games/overlap.py), and one round is all.
+The error is the loss on the client's validation samples, which it measures on models that it is sent. Means of models that were
+trained apart say little about what a coalition comes to. So the members' last round of training together is taken: from the
+common start g, client k came to u_k, and client i is sent
+
+    sum_{k in C} w_k u_k + (u_i - g)        the last round as C alone would have trained it, and a step of i's own from there
+
+For linear regression nothing has to be measured: clients send least squares estimates and how many samples they come from,
+errors and weights follow in closed form (games/overlap.py), and one round is all.
 """
 
 import logging
@@ -25,8 +30,26 @@ from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
 from coterie.strategies.method import Method
 from coterie.strategies.pfedocf import client as client_half
-from coterie.strategies.pfedocf.game import MIXED, Nearest, OCFSettings, Played, estimated_game, in_words, play
-from coterie.strategies.pfedocf.orders import CoalitionOrder, ErrorsOrder, MixOrder, check_errors, check_mixture
+from coterie.strategies.pfedocf.game import (
+    MIXED,
+    Answers,
+    Nearest,
+    OCFSettings,
+    Played,
+    coalitions_in_words,
+    estimated_game,
+    in_words,
+    play,
+    warn_of_few,
+)
+from coterie.strategies.pfedocf.orders import (
+    CoalitionOrder,
+    ErrorsOrder,
+    MixOrder,
+    check_errors,
+    check_mixture,
+    groups_of,
+)
 from coterie.strategies.rounds import Round, by_name
 from coterie.tasks.models import STATISTICS, WEIGHTS
 from coterie.tasks.parts import average, stacked
@@ -44,14 +67,15 @@ class PFedOCF(Method):
     Settings = OCFSettings
     private = ("dp-sgd", "weights")
     kinds = ("personal",)
-    saved = ("own", "samples", "alone", "coalitions", "models", "mixing", "lost", "trained")
+    saved = ("own", "samples", "trial", "coalitions", "models", "mixing", "lost", "trained")
+    version = 2
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.closed = self._is_closed()
         self.own: dict[str, Parts] = {}  # the own model that each client uploaded last
         self.samples: dict[str, int] = {}
-        self.alone: dict[str, float] = {}  # error of its own model
+        self.trial: dict[str, Parts] = {}  # before the game: what each client made of the model that all train together
         self.coalitions: list[list[str]] = []  # those with a model of their own, by names
         self.models: list[Parts] = []
         self.mixing: dict[str, list[float]] = {}  # own model, then the client's coalitions
@@ -72,11 +96,6 @@ class PFedOCF(Method):
         hellos = self.federation.hellos
         if self.config.buffers == "local" and set(self.layout.parts) & set(STATISTICS):
             raise ConfigError("buffers = 'local': pfedocf mixes whole models; set it to 'average' or 'drop'")
-        if not self.closed and self.settings.warmup > self.num_rounds:
-            raise ConfigError(
-                f"ocf.warmup = {self.settings.warmup}: the game comes after it, and there are {self.num_rounds} rounds; "
-                "lower it, or raise num-server-rounds"
-            )
         if self.closed:
             features = self.layout.classifier_shape[1]
             few = [name for name in self.federation.clients if hellos[name].num_train <= features + 1]
@@ -93,29 +112,42 @@ class PFedOCF(Method):
                 f"validation-fraction = {self.config.validation_fraction:g}: no client has a validation sample, and pfedocf "
                 "measures errors on them; raise it, or take fewer clients"
             )
+        elif self.settings.mechanism in MIXED and self.last_round == 0:
+            warn_of_few({name: hellos[name].num_validation for name in self.federation.clients})
 
     def round(self, round: Round) -> None:
         first = self.before_game(round.number)
+        if first and self.tries_together():
+            self.coalitions, self.models = [self.federation.clients], self.models or [dict(self.model)]
         updates = round.train(lambda clients: (self.train_order(client, round) for client in clients))
         for client, update in updates.items():
             self.samples[client] = update.num_samples
             self.trained[client] = round.number
         self.lost = (self.lost | round.missed) - set(updates)
-        if not first:
-            return self.average_coalitions(updates)
-        for client, update in updates.items():
-            self.own[client] = {part: rows[0] for part, rows in update.parts.items()}
-            if "validation-loss" in update.metrics:
-                self.alone[client] = update.metrics["validation-loss"]
+        if first:
+            for client, update in updates.items():
+                self.own[client] = {part: rows[0] for part, rows in update.parts.items()}
+                if self.of(client):
+                    self.trial[client] = {part: rows[1] for part, rows in update.parts.items()}
         if self.closed:
-            self.play_closed(round, updates)
-        elif round.number == self.settings.warmup:
-            self.play(round)
+            return self.play_closed(round, updates)
+        start = self.models[0] if first and self.models else {}
+        self.average_coalitions(updates, own_rows=int(first))
+        if round.number == self.trial_rounds():
+            self.play(round, start)
+            self.trial = {}
 
     # Training: the own model, then those of the coalitions.
 
     def before_game(self, server_round: int) -> bool:
-        return self.closed or server_round <= self.settings.warmup
+        return self.closed or server_round <= self.trial_rounds()
+
+    def trial_rounds(self) -> int:
+        return int(min(self.settings.trial_rounds, self.num_rounds))
+
+    def tries_together(self) -> bool:
+        """Whether all clients train a model together before the game."""
+        return not self.closed and self.settings.mechanism != "local"
 
     def sample(self, server_round: int) -> list[str]:
         """Everybody, as long as the game is not played."""
@@ -127,7 +159,7 @@ class PFedOCF(Method):
 
     def train_order(self, client: str, round: Round) -> Sent:
         first = self.before_game(round.number)
-        rows = [] if first else self.of(client)
+        rows = self.of(client)
         order = CoalitionOrder(
             round.number,
             len(rows),
@@ -143,19 +175,19 @@ class PFedOCF(Method):
         return stacked([self.models[i] for i in rows]) if rows else None
 
     def check_update(self, client: str, reply: Message) -> Update:
-        rows = 1 if self.before_game(self.last_round + 1) else len(self.of(client))
+        rows = self.before_game(self.last_round + 1) + len(self.of(client))
         update = check_update(reply, rows_of(self.layout, rows), self.uploads() if rows else ())
         features = self.layout.classifier_shape[1]
         if self.closed and update.num_samples <= features + 1:
             raise Refused(f"num-samples: {update.num_samples} for an estimate of {features} coefficients")
         return update
 
-    def average_coalitions(self, updates: Mapping[str, Update]) -> None:
-        """Each coalition's model by FedAvg."""
+    def average_coalitions(self, updates: Mapping[str, Update], own_rows: int) -> None:
+        """Each coalition's model by FedAvg. Before the models of its coalitions a client sends `own_rows` of its own."""
         for i, members in enumerate(self.coalitions):
             trained = {client: updates[client] for client in members if client in updates}
             rows = [
-                {part: rows[self.of(client).index(i)] for part, rows in update.parts.items()}
+                {part: rows[own_rows + self.of(client).index(i)] for part, rows in update.parts.items()}
                 for client, update in trained.items()
             ]
             if rows:
@@ -190,13 +222,13 @@ class PFedOCF(Method):
         everybody = frozenset(range(clients))
         return Formation([everybody] if self.settings.mechanism.startswith("grand") else [])
 
-    def play(self, round: Round) -> None:
-        """With errors that the clients measure."""
-        names = sorted(self.own, key=name_order)
+    def play(self, round: Round, start: Parts) -> None:
+        """With errors that the clients measure; `start` is what their last models trained together began with."""
+        names = sorted(self.trial or self.own, key=name_order)
         if (given := self.given_coalitions(len(names))) is not None:
             self.settle(names, given)
             return self.describe(round, names, given)
-        played = self.play_measured(names, round)
+        played = self.play_measured(names, round, start)
         self.settle(names, played.formation)
         for i, error in played.left.items():
             log.warning("round %d: client %s leaves the game: %s", round.number, names[i], error)
@@ -207,47 +239,56 @@ class PFedOCF(Method):
             left_game={names[i]: str(error) for i, error in played.left.items()},
         )
 
-    def play_measured(self, names: list[str], round: Round) -> Played:
+    def play_measured(self, names: list[str], round: Round, start: Parts) -> Played:
         """The clients with validation samples play; their answers come over the wire."""
         counts = np.array([self.samples[name] for name in names], dtype=float)
-        vectors = np.stack([self.vector(name) for name in names])
+        vectors = np.stack([self.vector(self.trial[name], start) for name in names])
         nearest = Nearest(vectors, np.maximum(counts, 1e-9), self.settings.candidates or len(names))
-        alone = {i: self.alone[name] for i, name in enumerate(names) if name in self.alone}
+        hellos = self.federation.hellos
+        players = [i for i, name in enumerate(names) if name in hellos and hellos[name].num_validation]
 
-        def ask(wanted: Mapping[int, list[Coalition]]) -> tuple[dict[int, Sequence[float]], dict[int, Refused]]:
+        def ask(wanted: Mapping[int, list[Coalition]]) -> tuple[Answers, dict[int, Refused]]:
             told = {names[i]: [[names[m] for m in c] for c in coalitions] for i, coalitions in wanted.items()}
-            answers, failed = self.ask(told, round)
+            answers, failed = self.ask(told, round, start)
             return {names.index(n): e for n, e in answers.items()}, {names.index(n): r for n, r in failed.items()}
 
         prices = self.settings.cost * counts
-        return play(alone, ask, prices, nearest, disjoint=self.settings.mechanism == "disjoint")
+        return play(players, ask, prices, nearest, disjoint=self.settings.mechanism == "disjoint")
 
     def ask(
-        self, wanted: Mapping[str, Sequence[Sequence[str]]], round: Round
-    ) -> tuple[dict[str, Sequence[float]], dict[str, Refused]]:
-        """Every client's errors under the models of these coalitions, and why some clients gave none."""
+        self, wanted: Mapping[str, Sequence[Sequence[str]]], round: Round, start: Parts
+    ) -> tuple[dict[str, np.ndarray], dict[str, Refused]]:
+        """Every client's losses under the models of these coalitions, and why some clients gave none. The question about a
+        client alone is about its own model, which it has; it comes before the others."""
         present = [name for name in wanted if name in self.federation.clients]
         gone: dict[str, Refused] = {name: Absent("not connected") for name in wanted if name not in present}
         most = max(len(coalitions) for coalitions in wanted.values())
 
         def questions(clients: list[str]) -> Iterable[Sent]:
             for client in clients:
-                models = [self.mean(members) for members in wanted[client]]
-                yield Sent(ErrorsOrder(round.number, len(models)), others=stacked(models))
+                models = [self.tried(client, members, start) for members in wanted[client] if len(members) > 1]
+                order = ErrorsOrder(round.number, len(models), own=len(models) < len(wanted[client]))
+                yield Sent(order, others=stacked(models) if models else None)
 
-        answers, failed = round.ask(
-            present,
-            questions,
-            lambda client, reply: check_errors(reply, len(wanted[client])),
-            size=most * sum(part.nbytes for part in self.layout.parts.values()),
-        )
-        return {name: errors.tolist() for name, errors in answers.items()}, gone | failed
+        def check(client: str, reply: Message) -> np.ndarray:
+            groups = groups_of(self.federation.hellos[client].num_validation)
+            return check_errors(reply, len(wanted[client]), groups)
+
+        size = most * sum(part.nbytes for part in self.layout.parts.values())
+        answers, failed = round.ask(present, questions, check, size=size)
+        return answers, gone | failed
+
+    def tried(self, client: str, members: Sequence[str], start: Parts) -> Parts:
+        """What the client judges a coalition by: its model, and from there the client's own last step."""
+        mean, last = self.mean(members), self.trial[client]
+        return mean | {part: mean[part] + (last[part] - start[part]) for part in WEIGHTS if part in mean}
 
     def mean(self, members: Sequence[str]) -> Parts:
-        """The model of a coalition: the mean of its members' own models by their samples."""
+        """The model of a coalition: the mean of what its members trained, by their samples."""
         ordered = sorted(members, key=name_order)
         weights = np.array([self.samples[member] for member in ordered], dtype=float)
-        return average([self.own[member] for member in ordered], weights if weights.sum() else np.ones(len(ordered)))
+        models = self.trial or self.own
+        return average([models[member] for member in ordered], weights if weights.sum() else np.ones(len(ordered)))
 
     def settle(self, names: Sequence[str], found: Formation) -> None:
         """Coalitions of more than one get models; who is alone has its own."""
@@ -258,6 +299,10 @@ class PFedOCF(Method):
 
     def describe(self, round: Round, names: Sequence[str], found: Formation) -> None:
         round.tell(coalitions=self.named_coalitions(), **in_words(names, found))
+        log.info("round %d: %s", round.number, self.summed_up())
+
+    def summed_up(self) -> str:
+        return coalitions_in_words(sorted(self.own, key=name_order), self.coalitions)
 
     # What the clients do, how they are tested, what was found out.
 
@@ -291,21 +336,19 @@ class PFedOCF(Method):
     def tested(self, round: Round) -> None:
         round.tell(mixing=self.shares())
 
-    def vector(self, client: str) -> np.ndarray:
-        """How far training moved a client's own model, as one vector; for estimates, the estimate."""
-        start = {part: 0.0 for part in WEIGHTS} if self.closed else self.layout.parts
-        return np.concatenate(
-            [(self.own[client][p] - start[p]).astype(float) for p in WEIGHTS if p in self.layout.parts]
-        )
+    def vector(self, model: Parts, start: Parts) -> np.ndarray:
+        """How far training moved a model, as one vector; for estimates, the estimate."""
+        moved = [model[part] if self.closed else model[part] - start[part] for part in WEIGHTS if part in model]
+        return np.concatenate(moved).astype(float)
 
     def findings(self) -> list[Finding]:
         """Coalitions, what personal models are mixed of, cosines between the clients' models, and where these stand."""
         clients = sorted(self.own, key=name_order)
-        vectors = np.stack([self.vector(client) for client in clients])
+        vectors = np.stack([self.vector(self.own[client], self.layout.parts) for client in clients])
         lengths = np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)
         places = dict(zip(clients, plane(vectors).tolist(), strict=True))
         return [
-            Finding("coalitions", "groups", self.coalitions),
+            Finding("coalitions", "groups", self.coalitions, facts={"in-words": self.summed_up()}),
             Finding("mixing", "shares", self.shares()),
             Finding.pairs("similarity", clients, vectors @ vectors.T / np.outer(lengths, lengths)),
             Finding("places", "places", places),

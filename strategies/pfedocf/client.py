@@ -1,7 +1,7 @@
 """pFedOCF on the client: train the own model and those of the coalitions, judge models of coalitions, mix.
 
-    err_i(C)    loss of the coalition's model on the own validation samples
-    personal    sum_c a_c theta_c over the own model and those of the coalitions, a >= 0, sum a = 1, of least validation loss
+    err_i(C)    loss of a model of the coalition on the own validation samples
+    personal    sum_c a_c theta_c over the own model and those of the coalitions, a >= 0, sum a = 1 (pfedocf/mixing.py)
 
 For a linear task the own model is the least squares estimate, and that is all a client sends.
 """
@@ -17,17 +17,14 @@ from coterie.client.store import OWN
 from coterie.client.testing import personal_metrics
 from coterie.client.training import train_and_upload
 from coterie.strategies.method import answers
-from coterie.strategies.pfedocf.mixing import best_mixture, mixed
-from coterie.strategies.pfedocf.orders import CoalitionOrder, ErrorsOrder, MixOrder
+from coterie.strategies.pfedocf.mixing import chosen_mixture, mixed, sample_losses
+from coterie.strategies.pfedocf.orders import CoalitionOrder, ErrorsOrder, MixOrder, groups_of
 from coterie.tasks.models import Network
 from coterie.tasks.parts import stacked
-from coterie.tasks.training import Samples, evaluate
 from coterie.wire.arrays import Parts
 from coterie.wire.checks import checked_parts
 from coterie.wire.errors import ConfigError, Refused
 from coterie.wire.messages import OTHERS, TrainOrder, reply
-
-WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
 
 
 @answers(CoalitionOrder)
@@ -47,8 +44,6 @@ def train(me: Participant, order: CoalitionOrder, records: RecordDict) -> Record
     metrics, upload = train_and_upload(me, training, network)
     me.store.keep(order.round, network.dump())
     uploads = [_copied(upload)] if order.upload_own else []
-    if order.upload_own and len(validation := me.validation_samples()):
-        metrics["validation-loss"] = usable_loss(network, validation)  # its error alone: nobody has to ask for it
     for row in rows:
         network.load(row)
         more, upload = train_and_upload(me, training, network)
@@ -109,21 +104,20 @@ def estimate(me: Participant, order: CoalitionOrder) -> RecordDict:
 
 @answers(ErrorsOrder)
 def errors(me: Participant, order: ErrorsOrder, records: RecordDict) -> RecordDict:
-    """The validation loss of every model that came along."""
+    """The validation losses of every model that came along, as means of up to 100 groups of samples."""
     validation = me.validation_samples()
     if not len(validation):
         raise Refused("the validation split is empty: raise validation-fraction, or give this client more samples")
     network = me.network()
-    losses = []
-    for row in received_rows(records, network, order.rows):
-        network.load(row)
-        losses.append(usable_loss(network, validation))
+    models = received_rows(records, network, order.rows)
+    if order.own:
+        models.insert(0, network.dump() | me.store.own_parts(order.round + 1))
+    losses: list[float] = []
+    for model in models:
+        network.load(model)
+        groups = np.array_split(sample_losses(network, validation), groups_of(len(validation)))
+        losses += [float(group.mean()) for group in groups]
     return reply({"errors": losses})
-
-
-def usable_loss(network: Network, samples: Samples) -> float:
-    loss = evaluate(network, samples)["loss"]
-    return min(loss, WORST) if np.isfinite(loss) else WORST
 
 
 @answers(MixOrder)
@@ -133,9 +127,7 @@ def mix(me: Participant, order: MixOrder, records: RecordDict) -> RecordDict:
     own = network.dump() | me.store.own_parts(order.round + 1)
     models = [own, *received_rows(records, network, order.rows)]
     validation = me.validation_samples()
-    weights = np.eye(len(models))[-1]
-    if order.mixed and len(validation):
-        weights = best_mixture(network, models, validation)
+    weights = chosen_mixture(network, models, validation) if order.mixed else np.eye(len(models))[-1]
     network.load(mixed(models, weights))
     return reply({"mixing": weights.tolist(), **personal_metrics(me, network)})
 

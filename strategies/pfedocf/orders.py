@@ -26,10 +26,11 @@ class CoalitionOrder(Order):
 
 @dataclass(frozen=True)
 class ErrorsOrder(Order):
-    """What loss have the `rows` models that came along on the client's validation samples?"""
+    """What losses have the `rows` models that came along on the client's validation samples? With `own`, first its own."""
 
     kind = "query.errors"
     rows: int
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,15 @@ class MixOrder(Order):
     mixed: bool = True
 
 
-def check_errors(reply: Message, number: int) -> np.ndarray:
-    """The losses of the `number` models that a client was asked about."""
+def groups_of(validation_samples: int) -> int:
+    """In how many groups a client tells its losses: enough to see how uncertain their mean is."""
+    return min(validation_samples, 100)
+
+
+def check_errors(reply: Message, number: int, groups: int) -> np.ndarray:
+    """The losses of the `number` models that a client was asked about, (number, groups)."""
     _, vectors = metrics_of(records_of(reply))
-    return vector_of(vectors, "errors", number)
+    return vector_of(vectors, "errors", number * groups).reshape(number, groups)
 
 
 def check_mixture(reply: Message, kinds: tuple[str, ...], number: int) -> tuple[dict[str, float], np.ndarray]:

@@ -7,26 +7,28 @@ its own loss:
     G(d) = sum_i d_i grad L_i(theta(d))          theta(d) <- theta(d) - eta G(d), by the hypernetwork (tasks/hypernetwork.py)
 
 After the last round it searches, for each client, the preferences whose model has the least loss on the client's validation
-samples (games/preferences.py). That model is the client's own; whom d* gives weight to, d*_j >= threshold max d*, are its
-collaborators.
+samples (games/preferences.py). The client then judges the models for these, for itself alone and for all alike as it would
+use them, fine-tuned or not; the one with the least validation loss is its own. Whom d* gives weight to, d*_j >= threshold
+max d*, are its collaborators.
 
 The hypernetwork never leaves the server: a client sees models on its way to its own, and not whose preferences they stand for.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from flwr.app import Message
 
-from coterie.games.equilibrium import collaborators_from_weights
-from coterie.games.preferences import Search
+from coterie.games.equilibrium import Coalition, collaborators_from_weights
+from coterie.games.preferences import Search, even, fewest_within_noise
 from coterie.strategies.findings import Finding
 from coterie.strategies.hypernetworks import HypernetworkMethod, HypernetworkSettings
 from coterie.strategies.method import setting
-from coterie.strategies.rounds import Round, in_words
+from coterie.strategies.rounds import Orders, Round, in_words
 from coterie.strategies.spo import client as client_half
-from coterie.strategies.spo.client import RaysOrder, check_rays
+from coterie.strategies.spo.client import JudgeOrder, RaysOrder, check_judgement, check_rays
 from coterie.wire.arrays import pack
 from coterie.wire.checks import Update
 from coterie.wire.errors import Absent, NoQuorum, NotFinite, Refused, RunFailed
@@ -34,6 +36,8 @@ from coterie.wire.messages import EvaluateOrder, Sent
 from coterie.wire.randomness import generator
 
 log = logging.getLogger(__name__)
+
+FEW = 30  # validation samples of a client below which its choice is mostly chance
 
 
 class SPOSettings(HypernetworkSettings):
@@ -48,20 +52,34 @@ class SPOSettings(HypernetworkSettings):
     samples: int = setting(64, "Most training samples in each of these steps.", ge=1)
     search_steps: int = setting(20, "Most exchanges in which a client's preferences are searched.", ge=1)
     threshold: float = setting(0.1, "Weight of a collaborator, as a share of the largest, from 0 to 1.", gt=0.0, le=1.0)
-    fine_tune_epochs: int = setting(0, "Epochs of training of the personal model on the client.", ge=0)
-    explore: float = setting(0.5, "ce: share of the rounds before coalitions are formed and train.", gt=0.0, le=1.0)
+    fine_tune_epochs: int = setting(
+        10, "Epochs of training of the personal model on the client, if they lower its validation loss.", ge=0
+    )
+    margin: float = setting(
+        0.0, "Standard errors that a loss may be above the least if fewer collaborators are needed for it.", ge=0.0
+    )
+    explore: float = setting(0.5, "ce: share of the rounds before coalitions are formed.", gt=0.0, le=1.0)
+
+
+class Choice(NamedTuple):
+    """What suits a client best: the preferences, and the epochs of fine-tuning."""
+
+    point: np.ndarray
+    epochs: int
 
 
 class SPO(HypernetworkMethod):
     name = "spo"
+    version = 2
     section = "spo"
     Settings = SPOSettings
     not_private = "asks for gradients of many models and has no private form"
-    saved: ClassVar[tuple[str, ...]] = ("preferences",)
+    saved: ClassVar[tuple[str, ...]] = ("preferences", "epochs")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.preferences: dict[str, np.ndarray] = {}  # d* of each client that was searched for
+        self.epochs: dict[str, int] = {}  # of fine-tuning, of the same clients
 
     def begin(self) -> None:
         super().begin()
@@ -78,13 +96,24 @@ class SPO(HypernetworkMethod):
             )
         if blind:
             log.warning("without validation samples, these clients are taken to need nobody: %s", ", ".join(blind))
+        few = [name for name in self.roster if name in hellos and 0 < hellos[name].num_validation < FEW]
+        if few:
+            log.warning(
+                "with fewer than %d validation samples, these clients choose collaborators largely by chance; raise "
+                "validation-fraction = %g: %s", FEW, self.config.validation_fraction, ", ".join(few),
+            )  # fmt: skip
 
     def round(self, round: Round) -> None:
         self.learn_front(round)
         if round.is_last:
-            found, failed = self.search(frozenset(range(len(self.roster))), round, {})
-            self.preferences = {name: search.point for name, search in found.items()}
+            everybody = frozenset(range(len(self.roster)))
+            found, failed = self.choose(dict.fromkeys(self.roster, everybody), round, {})
+            self.take(found)
             round.tell(not_searched=in_words(failed), **self.told())
+
+    def take(self, found: Mapping[str, Choice]) -> None:
+        self.preferences = {name: choice.point for name, choice in found.items()}
+        self.epochs = {name: choice.epochs for name, choice in found.items()}
 
     # The front.
 
@@ -118,15 +147,21 @@ class SPO(HypernetworkMethod):
             for part, gradient in update.parts.items():
                 total[part] += share[:, None].astype(np.float32) * gradient
         left = self.follow(round.number, drawn[0], total, step=self.step(), weights=mass)
-        round.tell(phase="hypernetwork", ray_loss=float(np.average(losses, weights=mass)), way_left=left)
+        round.tell(phase=self.phase(round.number), ray_loss=float(np.average(losses, weights=mass)), way_left=left)
 
     def draw(self, server_round: int, clients: list[str]) -> np.ndarray:
         """Preferences among the clients of this round, (rays, roster)."""
         rng = generator(self.config.seed, "preferences", server_round)
         own = rng.dirichlet(np.full(len(clients), self.settings.concentration), self.settings.rays)
         rays = np.zeros((len(own), len(self.roster)))
+        own[0] = 1 / len(
+            clients
+        )  # all alike: the model that clients fine-tune if one feature extractor is good for all
         rays[:, [self.roster.index(name) for name in clients]] = np.nan_to_num(own, nan=1 / len(clients))
         return rays
+
+    def phase(self, server_round: int) -> str:
+        return "hypernetwork"
 
     def step(self) -> float:
         return float(self.settings.step or self.config.learning_rate)
@@ -139,22 +174,62 @@ class SPO(HypernetworkMethod):
 
     # The search for each client's preferences.
 
-    def search(
-        self, allowed: frozenset[int], round: Round, failed: Mapping[str, Refused]
-    ) -> tuple[dict[str, Search], dict[str, Refused]]:
-        """For each of the allowed clients: the best preferences with weight for these only; and why there are none of others,
+    def choose(
+        self, homes: Mapping[str, Coalition], round: Round, failed: Mapping[str, Refused]
+    ) -> tuple[dict[str, Choice], dict[str, Refused]]:
+        """What suits each of these clients best, with weight for those of its home only; and why nothing is known of others,
         of whom some `failed` before."""
+        searches, out = self.search(homes, round, failed)
+        tried = {
+            name: np.unique([self.corner(name), search.point, even(homes[name], len(self.roster))], axis=0)
+            for name, search in searches.items()
+        }
+        judged, silent = self.judge(tried, round)
+        found = {name: self.best(name, tried[name], update) for name, update in judged.items()}
+        return found, out | silent
+
+    def best(self, client: str, points: np.ndarray, judgement: Update) -> Choice:
+        """Of ties, and of what noise does not tell apart, the one with the fewest collaborators."""
+        place, threshold = self.roster.index(client), self.settings.threshold
+        sizes = [len(collaborators_from_weights(point, place, threshold=threshold)) for point in points]
+        losses, errors = judgement.vectors["losses"], judgement.vectors["errors"]
+        both = np.resize(sizes, len(losses))  # as they are, then fine-tuned
+        k = fewest_within_noise(losses, errors, both, margin=self.settings.margin)
+        return Choice(points[k % len(points)], self.settings.fine_tune_epochs if k >= len(points) else 0)
+
+    def judge(self, tried: Mapping[str, np.ndarray], round: Round) -> tuple[dict[str, Update], dict[str, Refused]]:
+        """What the models for these preferences are worth to each client as it would use them, and who did not say."""
+        epochs = self.settings.fine_tune_epochs
+
+        def orders(clients: list[str]) -> Iterable[Sent]:
+            for client in clients:
+                points = tried[client]
+                yield Sent(JudgeOrder(round.number, len(points), epochs), self.hyper().models(points))
+
+        def check(client: str, reply: Message) -> Update:
+            return check_judgement(reply, self.layout, len(tried[client]) * (2 if epochs else 1))
+
+        return self.asked(tried, round, orders, check)
+
+    def search(
+        self, homes: Mapping[str, Coalition], round: Round, failed: Mapping[str, Refused]
+    ) -> tuple[dict[str, Search], dict[str, Refused]]:
+        """For each of these clients: the best preferences by the loss of the hypernetwork's models."""
         out = dict(failed)
         searches: dict[str, Search] = {}
-        for name in [self.roster[i] for i in sorted(allowed)]:
+        for name, home in homes.items():
             if name not in self.federation.clients:
                 out[name] = Absent("not connected")
             elif not self.federation.hellos[name].num_validation:
                 out[name] = Refused("no validation sample")
             elif name not in out:
-                searches[name] = Search(self.roster.index(name), len(self.roster), allowed)
+                searches[name] = Search(self.roster.index(name), len(self.roster), home)
         for _ in range(self.settings.search_steps):
-            tried = {name: search.candidates() for name, search in searches.items() if not search.finished}
+            tried = {
+                name: search.candidates()
+                for name, search in searches.items()
+                if not search.finished and len(search.allowed) > 1
+            }
             if not tried:
                 break
             answers, silent = self.ask(tried, round)
@@ -164,20 +239,24 @@ class SPO(HypernetworkMethod):
         return searches, out
 
     def ask(self, tried: Mapping[str, np.ndarray], round: Round) -> tuple[dict[str, Update], dict[str, Refused]]:
-        """What the models for these preferences are worth to each client, and who did not say."""
-        most = max(len(points) for points in tried.values())
+        """The losses of the models for these preferences, the gradient of the best; and who did not say."""
 
         def orders(clients: list[str]) -> Iterable[Sent]:
             for client in clients:
                 points = tried[client]
                 yield Sent(RaysOrder(round.number, len(points), 0, 0.0, 0), self.hyper().models(points))
 
-        answers, failed = round.ask(
-            list(tried),
-            orders,
-            lambda client, reply: check_rays(reply, self.layout, self.uploads(), len(tried[client]), 1),
-            size=most * sum(self.layout.parts[part].nbytes for part in self.uploads()),
-        )
+        def check(client: str, reply: Message) -> Update:
+            return check_rays(reply, self.layout, self.uploads(), len(tried[client]), 1)
+
+        return self.asked(tried, round, orders, check)
+
+    def asked(
+        self, tried: Mapping[str, np.ndarray], round: Round, orders: Orders, check: Callable[[str, Message], Update]
+    ) -> tuple[dict[str, Update], dict[str, Refused]]:
+        most = max((len(points) for points in tried.values()), default=0)
+        size = most * sum(self.layout.parts[part].nbytes for part in self.uploads())
+        answers, failed = round.ask(list(tried), orders, check, size=size)
         for name, error in failed.items():
             log.warning("round %d: no preferences of client %s are known: %s", round.number, name, error)
         return answers, failed
@@ -197,10 +276,13 @@ class SPO(HypernetworkMethod):
     # What the clients do, how they are tested, what was found out.
 
     losses_and_gradients = staticmethod(client_half.losses_and_gradients)
+    losses_as_used = staticmethod(client_half.judge)
 
     def test_orders(self, round: Round, clients: list[str]) -> Iterable[Sent]:
-        order = EvaluateOrder(round.number, self.kinds, self.settings.fine_tune_epochs, measure=True)
-        return (Sent(order, self.made_for(self.preference(client))) for client in clients)
+        for client in clients:
+            epochs = self.epochs.get(client, self.settings.fine_tune_epochs)
+            order = EvaluateOrder(round.number, self.kinds, epochs, measure=True)
+            yield Sent(order, self.made_for(self.preference(client)))
 
     def preference(self, client: str) -> np.ndarray:
         """d* of a client; before it is found, the client alone; all alike for one that joined late."""
@@ -220,6 +302,7 @@ class SPO(HypernetworkMethod):
                 for name, d in self.preferences.items()
             },
             "collaborators": {name: self.collaborators(name) for name in self.preferences},
+            "fine_tuned": [name for name, epochs in self.epochs.items() if epochs],
         }
 
     def findings(self) -> list[Finding]:

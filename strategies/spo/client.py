@@ -2,6 +2,7 @@
 
 The client sees models without knowing whose preferences they stand for. On training samples it answers with the gradient of
 each; on validation samples with all losses and the gradient of the best model, which is all that the server's search needs.
+Before it gets a model of its own, it judges a few as they would be used: fine-tuned, and as they are.
 """
 
 import time
@@ -12,8 +13,10 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from coterie.client.participant import Participant
 from coterie.strategies.method import answers
-from coterie.tasks.gradients import Rows, training_gradients, validation_gradient
+from coterie.tasks.gradients import Rows, measure_statistics, training_gradients, validation_gradient
 from coterie.tasks.models import WEIGHTS, Network
+from coterie.tasks.training import Samples, outputs, sample_loss
+from coterie.tasks.training import train as train_network
 from coterie.wire.checks import Layout, Update, check_update, checked_parts, rows_of, vector_of
 from coterie.wire.errors import Refused
 from coterie.wire.messages import MODEL, Order, reply
@@ -37,10 +40,29 @@ class RaysOrder(Order):
     samples: int
 
 
+@dataclass(frozen=True)
+class JudgeOrder(Order):
+    """Validation losses of the `rows` models that came along, as they are and, with `epochs` above 0, fine-tuned for so many;
+    and the standard error of each one's difference to the least."""
+
+    kind = "train.judge"
+    rows: int
+    epochs: int
+
+
 def check_rays(reply: Message, layout: Layout, parts: tuple[str, ...], models: int, gradients: int) -> Update:
     """The losses of `models` models, and the gradients of so many of them, a row each."""
     update = check_update(reply, rows_of(layout, gradients), parts)
     vector_of(update.vectors, "losses", models)
+    return update
+
+
+def check_judgement(reply: Message, layout: Layout, rows: int) -> Update:
+    """A loss and a standard error, not negative, for each of so many."""
+    update = check_update(reply, layout, ())
+    vector_of(update.vectors, "losses", rows)
+    if (vector_of(update.vectors, "errors", rows) < 0).any():
+        raise Refused("errors: must not be negative")
     return update
 
 
@@ -68,6 +90,44 @@ def losses_and_gradients(me: Participant, order: RaysOrder, records: RecordDict)
         "cpu-seconds": time.process_time() - started,
     }
     return reply(metrics, gradients)
+
+
+@answers(JudgeOrder)
+def judge(me: Participant, order: JudgeOrder, records: RecordDict) -> RecordDict:
+    started = time.process_time()
+    network = me.network()
+    models = received_models(records, network, order.rows)
+    validation, training = me.validation_samples(), me.train_samples()
+    if not len(validation):
+        raise Refused("this client has no validation sample to judge models by")
+    as_sent, tuned = [], []
+    for k in range(order.rows):
+        network.load({part: rows[k] for part, rows in models.items()})
+        measure_statistics(network, training)
+        as_sent.append(_losses(network, validation))
+        if order.epochs:  # with the random numbers of the test, which makes the same model of it
+            train_network(network, training, me.sgd(), epochs=order.epochs, rng=me.rng("tune", order.round))
+            tuned.append(_losses(network, validation))
+    losses = np.array(as_sent + tuned)  # (models, samples)
+    means = losses.mean(axis=1)
+    beyond = losses - losses[np.argmin(means)]
+    errors = (
+        beyond.std(axis=1, ddof=1) / np.sqrt(len(validation)) if len(validation) > 1 else np.full(len(means), WORST)
+    )
+    metrics = {
+        "num-samples": len(validation),
+        "loss": float(means.min()),
+        "losses": means.tolist(),
+        "errors": errors.tolist(),
+        "cpu-seconds": time.process_time() - started,
+    }
+    return reply(metrics)
+
+
+def _losses(network: Network, samples: Samples) -> np.ndarray:
+    """Of every sample."""
+    losses = sample_loss(outputs(network, samples.x), samples.y, "none").double().cpu().numpy()
+    return np.asarray(np.minimum(np.nan_to_num(losses, nan=WORST, posinf=WORST), WORST))
 
 
 def _on_training(

@@ -10,6 +10,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -513,7 +514,8 @@ def test_control_c_in_round_2(workers, tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "Traceback" not in err and "error: stopped; finished rounds are in the run directory" in err
+    assert "Traceback" not in err and "error: stopped by SIGINT; finished rounds are in the run directory" in err
+    assert library.open_run(tmp_path / "a").status.state == "stopped"
     assert not left_behind(process)
     names = files(tmp_path / "a")
     assert "result.json" not in names and not [name for name in names if Path(name).name.startswith(".")], names
@@ -536,6 +538,7 @@ def test_a_killed_worker_ends_the_run_with_a_message(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode not in (0, None) and "Traceback" not in err and "error: a worker process" in err, err
     assert not left_behind(process)
+    assert library.open_run(tmp_path / "a").status.state == "failed"
 
 
 # --- help ------------------------------------------------------------------------------------------------------------
@@ -544,6 +547,16 @@ def test_a_killed_worker_ends_the_run_with_a_message(tmp_path):
 def test_help(coterie):
     code, out, _ = coterie("--help")
     assert code == 0 and all(command in out for command in ("run", "compare", "data"))
+    assert coterie("comparr")[2].count("Did you mean") == 1
+    assert "runs/TIME-STRATEGY-TASK" in coterie("run", "--help")[1]
+
+
+def test_the_list_of_commands_loads_none_of_them(tmp_path):
+    """So it is there at once; torch alone takes more than a second."""
+    heavy = "import sys; from coterie.cli.entry import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    heavy += "print({'torch', 'flwr', 'httpx', 'numpy', 'pydantic'} & set(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", heavy], env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == "set()\n" and "watch" in done.stdout
 
 
 def test_help_promises_no_numbers_that_are_not_there(coterie):
@@ -586,7 +599,7 @@ def test_help_has_every_key(command, coterie):
 def test_every_option_says_something():
     for command in program.commands.values():
         assert command.help
-        for parameter in command.params:
+        for parameter in command.get_params(click.Context(command)):
             assert parameter.param_type_name == "argument" or parameter.help, parameter.name
 
 

@@ -118,6 +118,7 @@ def test_the_command_says_what_it_made(tmp_path: Path) -> None:
         "ca.crt",
         "server.key",
         "server.crt",
+        "executor.secret",
         "ward-7",
         "ward-7.pub",
     ]

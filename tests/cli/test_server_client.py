@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from coterie.runs import open_run
 from coterie.runtime.keys import make_keys, revoke_keys
 from coterie.runtime.processes import free_ports
 
@@ -118,6 +119,52 @@ def test_a_stranger_is_refused_and_told_why(site: Site) -> None:
     assert done.returncode == 2 and "is used by another client" in done.stderr
 
 
+def test_a_run_is_followed_and_stopped_from_elsewhere(site: Site, coterie: Any) -> None:
+    """Nobody has to stay: those who submit, and those who watch, come and go."""
+    box, where = site.box, site.submit_options()[1:5]
+    code, _, err = coterie(*site.submit_options("--num-server-rounds", "500", "--run-dir", "long", "--detach"))
+    number = re.search(r"run (\d+), 2 clients", err)[1]
+    assert code == 0 and f"coterie watch {number} --server" in err and f"coterie stop {number} --server" in err
+    watching = box.start_coterie("watch", number, *where, log="watch.log")
+    box.wait_for("round 2/500:", "watch.log", watching)
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(timeout=60) == 0 and "the run goes on" in box.read("watch.log")
+    code, out, _ = coterie("runs", *where)
+    assert code == 0 and re.search(rf"{number}.*fedper on digits.*running.*of 500.* s .*2 ", out), out
+    code, out, _ = coterie("runs", box.path / "server")
+    assert code == 0 and re.search(r"long.*running.*of 500", out), out
+    code, out, _ = coterie("stop", *where)  # the only one
+    assert (code, out) == (0, f"run {number}: stopped\n")
+    code, _, err = coterie("stop", number, *where)
+    assert code == 2 and "is not running (stopped)" in err
+    code, _, err = coterie("watch", "17", *where)
+    assert code == 2 and "no such run" in err
+    deadline = time.monotonic() + 60
+    while (status := open_run(box.path / "server" / "long").status).state == "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert (status.state, status.why) == ("stopped", "by its server")
+
+
+@pytest.mark.slow
+def test_a_submit_that_is_ended_says_how_to_go_on_and_the_run_says_whom_it_waits_for(own_site: Site) -> None:
+    box = own_site.box
+    submit = own_site.submit_options("--num-server-rounds", "500", "--run-dir", "run", "--round-timeout", "600")
+    run = box.start_coterie(*submit, log="submit.log")
+    box.wait_for("round 1/500:", "submit.log", run)
+    node = own_site.processes["1"]
+    os.killpg(node.pid, signal.SIGSTOP)
+    box.wait_for("waiting for 1 (", "submit.log", run)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=60) == 143
+    assert "the run goes on.\nto follow it: coterie watch " in box.read("submit.log")
+    waiting = open_run(box.path / "server" / "run").status.waiting
+    assert waiting.clients == ("1",) and waiting.until == pytest.approx(waiting.since + 600)
+    done = box.coterie("stop", str(box.path / "server" / "run"))  # by its directory, while it waits
+    assert done.returncode == 0 and "by `coterie stop`" in done.stdout, done.stderr
+    os.killpg(node.pid, signal.SIGCONT)
+
+
 def test_another_federations_certificate_is_refused_at_once(site: Site) -> None:
     make_keys(site.box.path / "other", ["0"])
     key = str(site.box.path / "other" / "clients" / "0")
@@ -195,7 +242,7 @@ def test_a_killed_superlink_loses_nothing(own_site: Site) -> None:
     box.wait_for("round 2/8:", "submit.log", run)
     for pid in pids_of(own_site.processes["server"].pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if "flower-superlink" in Path(f"/proc/{pid}/cmdline").read_text():
+            if "coterie.runtime.superlink" in Path(f"/proc/{pid}/cmdline").read_text():
                 kill(pid)
     assert run.wait(timeout=300) == 0, box.read("submit.log")
     assert "superlink ended with code -9" in box.read("server.log")

@@ -1,6 +1,7 @@
 """`coterie up`: real processes, from the first to the last."""
 
 import json
+import os
 import signal
 import stat
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from coterie.cli.main import main
 from coterie.runtime.keys import make_keys
 from coterie.runtime.processes import free_ports
-from coterie.server.rundir import new_run_dir
+from coterie.server.rundir import begun_run_dir, new_run_dir
 from coterie.wire.errors import ConfigError
 
 SMALL = ("--clients", "2", "--num-server-rounds", "2", "--model", "mlp", "--strategy", "fedper")
@@ -45,9 +46,11 @@ def test_all_of_the_run_is_in_its_directory(finished: tuple[Any, subprocess.Comp
         "config.json",
         "events.jsonl",
         "keys",
+        "lock",
         "logs",
         "report.html",
         "result.json",
+        "status.json",
     }
     assert sorted(path.name for path in (run_dir / "logs").iterdir()) == [
         "client-0.log",
@@ -181,11 +184,16 @@ def test_strangers_are_refused_and_sigterm_ends_all(sandbox: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_command_takes_its_processes_with_it(sandbox: Any) -> None:
-    up = sandbox.start_coterie(
-        "up", "--clients", "2", "--model", "linear", "--num-server-rounds", "50", "--run-dir", "run"
-    )
-    sandbox.wait_for("2 clients, ", "coterie.log", up)
+def test_up_goes_on_by_itself_and_is_resumed(sandbox: Any) -> None:
+    """First the method's process is killed, then the command, which takes all others with it."""
+    options = ("--model", "linear", "--num-server-rounds", "6", "--strategy", "fedper", "--partition", "iid")
+    run = sandbox.path / "run"
+    alone = sandbox.coterie("run", "--num-clients", "2", *options, "--workers", "0", "--run-dir", "alone")
+    up = sandbox.start_coterie("up", "--clients", "2", *options, "--run-dir", "run")
+    sandbox.wait_for("round 1/6", "coterie.log", up)
+    os.kill(sandbox.methods_process(), signal.SIGKILL)
+    sandbox.wait_for("going on after round", "coterie.log", up)
+    sandbox.wait_for("round 4/6", "coterie.log", up)
     up.kill()
     up.wait()
     for _ in range(300):
@@ -193,16 +201,19 @@ def test_a_killed_command_takes_its_processes_with_it(sandbox: Any) -> None:
             break
         time.sleep(0.1)
     assert sandbox.left() == []
+    assert not (run / "result.json").exists()
+    done = sandbox.coterie("resume", "run")
+    assert done.returncode == alone.returncode == 0, done.stderr
+    assert (run / "result.json").read_bytes() == (sandbox.path / "alone" / "result.json").read_bytes()
+    assert [json.loads(line)["round"] for line in (run / "events.jsonl").read_text().splitlines()] == [1, 2, 3, 4, 5, 6]
+    assert sandbox.left() == []
 
 
-def test_the_server_takes_a_prepared_directory_and_no_other(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    for name in ("clients", "keys", "logs"):
-        (run_dir / name).mkdir(parents=True)
-    config = {"run-dir": str(run_dir), "strategy": "fedavg", "task": "digits"}
-    assert new_run_dir(config, prepared=True) == run_dir
+def test_the_server_goes_on_in_the_directory_of_its_own_run_and_in_no_other(tmp_path: Path) -> None:
+    config = {"run-dir": str(tmp_path), "run-id": "a1", "strategy": "fedavg", "task": "digits"}
+    assert begun_run_dir(config) is None
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert begun_run_dir(config) == tmp_path
+    assert begun_run_dir(config | {"run-id": "b2"}) is None and begun_run_dir(config | {"run-id": ""}) is None
     with pytest.raises(ConfigError, match="exists already"):
         new_run_dir(config)
-    (run_dir / "config.json").touch()
-    with pytest.raises(ConfigError, match="exists already"):
-        new_run_dir(config, prepared=True)

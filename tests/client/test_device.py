@@ -25,11 +25,12 @@ def test_no_client_half_needs_what_only_the_server_has():
     handlers = eval(done.stdout)
     own = {name: kinds for name, kinds in handlers.items() if kinds}
     assert own == {
+        "coterie": ["evaluate.head", "query.prototypes"],
         "fedfomo": ["train.fomo"],
         "per-fedavg": ["train.meta"],
         "pfedme": ["train.moreau"],
         "pfedocf": ["evaluate.mix", "query.errors", "train.coalitions"],
         "pfedsv": ["train.deliver", "train.personalize"],
-        "spo": ["train.rays"],
-        "ce": ["train.rays"],
+        "spo": ["train.judge", "train.rays"],
+        "ce": ["train.judge", "train.rays"],
     }

@@ -26,7 +26,7 @@ from coterie.wire.messages import Sent
 
 state, k = sys.argv[1], 5
 config = checked_config({"strategy": "pfedsv", "task": "digits", "num-clients": 10, "model": state + "/net.py"})
-node = {"partition-id": 0, "num-partitions": 10, "state-dir": state}
+node = {"partition-id": 0, "num-partitions": 10, "state-dir": state, "models": state + "/net.py"}
 me = Participant.of(Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=config))
 network = me.network()
 size = sum(part.nbytes for part in network.parts.values())

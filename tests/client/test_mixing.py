@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from coterie.games.mixing import mixing_weights
-from coterie.strategies.pfedocf.mixing import best_mixture, mixed
+from coterie.strategies.pfedocf.mixing import best_mixture, chosen_mixture, mixed
 from coterie.tasks.models import build_network
 from coterie.tasks.training import Samples, evaluate
 
@@ -52,3 +52,18 @@ def test_a_useless_model_gets_nothing_and_a_broken_one_does_not_spread():
     good, bad = {"classifier": np.array([2, 0], np.float32)}, {"classifier": np.array([1e30, 0], np.float32)}
     assert best_mixture(network, [good, bad], Samples(x, 2 * x[:, 0])) == pytest.approx([1, 0])
     assert best_mixture(network, [good], Samples(x, 2 * x[:, 0])).tolist() == [1.0]
+
+
+def test_the_best_mixture_is_taken_only_where_it_is_clear():
+    """Predictions 0 (own) and 1 (coalition); targets about 0: own. Targets that say little: the coalition."""
+    network = build_network("linear", (1,), 1, seed=0)
+    own, coalition = ({"classifier": np.array([slope, 0], np.float32)} for slope in (0, 1))
+    x = torch.ones(6, 1)
+
+    def weights(targets):
+        return chosen_mixture(network, [own, coalition], Samples(x[: len(targets)], torch.tensor(targets)))
+
+    assert weights([0.1, -0.1, 0.0, 0.1, -0.1, 0.0]) == pytest.approx([1, 0], abs=1e-3)
+    assert weights([3.0, -2.5, 3.0, -2.5, 0.4, 0.6]).tolist() == [0, 1]
+    assert weights([0.0]).tolist() == [0, 1]  # one sample says nothing
+    assert chosen_mixture(network, [own], Samples(x, x[:, 0])).tolist() == [1]

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from coterie.client.store import ContextStore, FileStore, Note
 from coterie.tasks.models import build_network
+from coterie.wire.errors import Refused
 from coterie.wire.files import write_atomically
 
 
@@ -55,6 +56,22 @@ def test_the_first_round_repeated_starts_from_nothing(reopen):
     assert reopen().own_parts(1) == {}
     reopen().keep(1, parts(1.5))
     assert reopen().own_parts(1) == {} and value(reopen().own_parts(2)) == 1.5
+
+
+@pytest.mark.parametrize("rounds", [(1, 2, 3), (1, 4, 9), (2, 3, 4, 5)])
+def test_a_round_that_is_no_longer_kept_is_refused(rounds, reopen):
+    """The last two are there; who is sent further back does not start afresh. Before the first round there is nothing."""
+    for number in rounds:
+        reopen().keep(number, parts(number))
+    *_, previous, latest = rounds
+    assert value(reopen().own_parts(latest + 1)) == latest and value(reopen().own_parts(latest)) == previous
+    for before in range(2, previous + 1):
+        with pytest.raises(Refused, match=rf"kept before round {before} is no longer here"):
+            reopen().own_parts(before)
+        with pytest.raises(Refused):
+            reopen().keep(before, parts(9))
+    assert reopen().own_parts(1) == {}
+    assert value(reopen().own_parts(latest + 1)) == latest
 
 
 def test_what_is_read_can_be_changed(reopen):

@@ -61,10 +61,11 @@ def test_every_part_is_confined_and_only_clients_can_be_let_in_from_outside(make
     services = config_of(make_compose())["services"]
     for name, service in services.items():
         assert service["read_only"] and service["cap_drop"] == ["ALL"], name
-        assert service["user"] != "root" or name == "init"
+        assert service["user"] != "root" or name in ("init", "client")
         assert "ports" not in service, name
         assert ("healthcheck" in service) == (name != "run"), name
     assert services["init"]["network_mode"] == "none"
+    assert services["client"]["cap_add"] == ["SETUID", "SETGID", "KILL"]  # becomes a user of its own, without any
     opened = config_of(make_compose("docker/devices.yaml"))["services"]
     assert {name: [port["target"] for port in s["ports"]] for name, s in opened.items() if "ports" in s} == {
         "server": [9092]

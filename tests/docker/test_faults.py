@@ -35,7 +35,8 @@ def long_run(federation, request):
 
 def state_of(federation, name):
     files = f"cat /state/{name}/flower/node-id; ls /state/{name}/state/*.safetensors"  # not `previous`, of round 2 on
-    code, said = federation.inside("client", "sh", "-c", files)
+    user = f"--reuid={10000 + int(name)}"  # nobody else may look
+    code, said = federation.inside("client", "setpriv", user, "--clear-groups", "sh", "-c", files)
     assert code == 0, said
     return said
 
@@ -112,6 +113,25 @@ def test_clients_reach_neither_the_control_port_nor_the_secrets_of_others(federa
     assert "ca.key" not in said and not any(line.isdecimal() for line in said.splitlines()), said
     code, said = federation.inside("client", "touch", "/somewhere")
     assert code != 0 and "Read-only" in said, said
+
+
+def test_every_client_is_a_user_of_its_own_who_alone_reads_its_key_and_state(federation):
+    """What replicas share are volumes; and a container's root has no right to read what is another user's."""
+    for user, number in ((10000, 0), (10001, 1)):
+        look = ("exec", "-T", "--index", str(number + 1), "-u", str(user), "client")
+        assert (
+            federation.code(*look, "head", "-c", "1", f"/keys/clients/{number}", f"/state/{number}/flower/node-id")[0]
+            == 0
+        )
+        for path in (f"/keys/clients/{1 - number}", f"/state/{1 - number}/flower/node-id"):
+            code, said = federation.code(*look, "cat", path)
+            assert code == 1 and "Permission denied" in said, said
+        code, said = federation.code(
+            *look, "sh", "-c", "stat -c %u /proc/[0-9]* | sort -u; grep CapEff /proc/self/status"
+        )
+        assert str(user) in said.split() and "0000000000000000" in said, said
+    code, said = federation.code("exec", "-T", "client", "cat", "/keys/clients/0")
+    assert code == 1 and "Permission denied" in said, said
 
 
 def test_the_health_of_a_client_is_that_of_its_connection(federation):

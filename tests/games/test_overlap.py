@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
-from coterie.games.overlap import LinearGame, MeasuredGame, coalitions_of, form_coalitions, is_individually_stable
+from coterie.games.overlap import LinearGame, MeasuredGame, coalitions_of, form, form_coalitions, is_individually_stable
 
 THETAS = np.array([[1.0, 0.0, -1.0], [1.2, 0.1, -0.9], [0.7, 0.4, -1.5]])
 SAMPLES = np.array([8, 20, 12])
@@ -79,16 +80,33 @@ def test_plug_in_errors_are_unbiased(least_squares_runs):
     assert np.mean([game.error(0, coalitions[2]) for game in naive]) > truth.error(0, coalitions[2]) + 0.2
 
 
-def wants_and_may(game, client, coalition):
+def pays_at_best(game, client, coalitions, costs, error=None):
+    """What is left of its gain (with its best coalition, or with this error) when all coalitions with others are paid for."""
+    mine = [c for c in set(coalitions) if client in c and len(c) > 1]
+    best = min([game.error(client, c) for c in mine] or [game.error(client, {client})]) if error is None else error
+    return game.error(client, {client}) - best - costs[client] * len(mine)
+
+
+def wants_and_may(game, client, coalition, coalitions, costs):
     grown = coalition | {client}
-    return game.error(client, grown) < game.error(client, {client}) and all(
-        game.error(member, grown) <= game.error(member, coalition) for member in coalition
-    )
+    after = [*(c for c in coalitions if c != coalition), grown]
+    if not pays_at_best(game, client, after, costs, game.error(client, grown)) > 0:
+        return False
+    for member in coalition:
+        left = pays_at_best(game, member, after, costs)
+        if game.error(member, grown) > game.error(member, coalition) or left < min(
+            0, pays_at_best(game, member, coalitions, costs)
+        ):
+            return False
+    return True
 
 
-def blocking_pairs(game, coalitions):
+def blocking_pairs(game, coalitions, costs=None):
     """All (client, coalition) that break stability, straight from the definition."""
-    return [(i, c) for i in range(game.n) for c in coalitions if i not in c and wants_and_may(game, i, c)]
+    costs = np.zeros(game.n) if costs is None else costs
+    return [
+        (i, c) for i in range(game.n) for c in coalitions if i not in c and wants_and_may(game, i, c, coalitions, costs)
+    ]
 
 
 def test_four_hundred_games_are_stable():
@@ -142,17 +160,60 @@ def test_coalitions_overlap():
     assert not any({0, 2} <= coalition for coalition in coalitions)
 
 
-@given(st.integers(0, 10_000), st.floats(0.001, 0.2))
+def utility_by_equation_6(game, client, coalitions, cost):
+    """err({i}) - err(mixture) - cost of every coalition with others; the best mixture by a general solver."""
+    alone = game.local_errors
+    mine = [c for c in coalitions if client in c and len(c) > 1]
+    shares = np.zeros((len(mine) + 1, game.n))
+    shares[0, client] = 1
+    for row, coalition in zip(shares[1:], mine, strict=True):
+        for member in coalition:
+            row[member] = game.samples[member] / sum(game.samples[m] for m in coalition)
+
+    def error(weights):
+        share = weights @ shares
+        return share**2 @ alone + ((share @ game.thetas - game.thetas[client]) ** 2).sum()
+
+    starts = [*np.eye(len(shares)), np.full(len(shares), 1 / len(shares))]
+    mixed = minimize(
+        error, min(starts, key=error), method="SLSQP", bounds=[(0, 1)] * len(shares),
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+    )  # fmt: skip
+    return alone[client] - min(mixed.fun, *map(error, starts)) - cost * len(mine)
+
+
+def test_thirty_clients_with_costs_are_not_below_zero():
+    """Under the old rule 25, 169 and 297 of 600 were: what others made of a client's own coalition cost it nothing."""
+    for price in (0.001, 0.004):
+        for seed in range(4):
+            game = random_game(seed, n=30)
+            costs = price * game.samples
+            coalitions = form_coalitions(game, costs=costs)
+            assert min(utility_by_equation_6(game, i, coalitions, costs[i]) for i in range(30)) >= -1e-9
+            assert blocking_pairs(game, coalitions, costs) == []
+
+
+@given(st.integers(0, 10_000), st.floats(0.0002, 0.2), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_costs_bound_how_many_coalitions_a_client_joins(seed, cost):
+def test_nobody_ends_below_zero(seed, price, disjoint):
     game = random_game(seed)
-    costs = cost * game.samples / game.samples.mean()
-    coalitions = form_coalitions(game, costs=costs)
-    assert is_individually_stable(game, coalitions, costs=costs)
-    for client in range(game.n):
-        mine = [coalition for coalition in coalitions if client in coalition]
-        alone, best = game.error(client, {client}), min(game.error(client, c) for c in mine)
-        assert len(mine) == 1 or best + (len(mine) - 1) * costs[client] < alone + 1e-12
+    costs = price * game.samples / game.samples.mean()
+    coalitions = form_coalitions(game, costs=costs, disjoint=disjoint)
+    assert all(utility_by_equation_6(game, i, coalitions, costs[i]) >= -1e-9 for i in range(game.n))
+    if not disjoint:
+        assert blocking_pairs(game, coalitions, costs) == []
+        assert is_individually_stable(game, coalitions, costs=costs)
+
+
+def test_a_host_that_cannot_pay_refuses_its_guest():
+    """Both gain .4; that pays for the guest's .1, not for the host's .5."""
+    errors = {1: 1.0, 2: 0.6}
+    found = form(MeasuredGame(2, lambda i, c: errors[len(c)]), costs=[0.5, 0.1])
+    assert found.coalitions == [{0}, {1}] and not found.joins
+    (refusal,) = found.refusals
+    assert (refusal.client, refusal.coalition, refusal.member) == (1, {0}, 0)
+    assert refusal.utility == pytest.approx(-0.1)
+    assert form_coalitions(MeasuredGame(2, lambda i, c: errors[len(c)]), costs=[0.4, 0.1]) == [{0, 1}, {1}]
 
 
 def test_a_cost_above_every_gain_keeps_all_alone():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.games.preferences import Search, even, on_simplex
+from coterie.games.preferences import Search, even, fewest_within_noise, on_simplex
 
 points = st.lists(st.floats(-3, 3), min_size=1, max_size=8)
 
@@ -94,3 +94,26 @@ def test_bad_input_is_named():
         on_simplex([0.5, 0.5], set())
     with pytest.raises(ValueError, match="point"):
         on_simplex([np.nan, 0.5])
+
+
+# --- choosing under noise --------------------------------------------------------------------------------------------
+
+CHOICES = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.1, 0.25, 1.0, 7.5]), st.floats(0, 2), st.integers(1, 5)), min_size=1, max_size=6
+)
+
+
+@given(CHOICES, st.floats(0, 3), st.floats(0, 3))
+def test_the_choice_is_near_the_least_loss_and_needs_the_fewest(choices, margin, more):
+    losses, errors, sizes = zip(*choices, strict=True)
+    k = fewest_within_noise(losses, errors, sizes, margin=margin)
+    near = [j for j in range(len(choices)) if losses[j] <= min(losses) + margin * errors[j]]
+    assert k in near and sizes[k] == min(sizes[j] for j in near)
+    assert losses[k] == min(losses[j] for j in near if sizes[j] == sizes[k])
+    assert sizes[fewest_within_noise(losses, errors, sizes, margin=margin + more)] <= sizes[k]
+    assert losses[fewest_within_noise(losses, errors, sizes)] == min(losses)  # no margin: ties only
+
+
+def test_a_choice_needs_one_of_each():
+    with pytest.raises(ValueError, match="give one of each per choice"):
+        fewest_within_noise([1.0, 2.0], [0.1], [1, 2])

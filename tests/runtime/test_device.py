@@ -179,7 +179,6 @@ def test_who_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"data": "/tmp", "partition": 1}, "data, partition: give one"),
         ({"data": "/nothing/there"}, "data = '/nothing/there'"),
         ({}, "say which data client 'ward-7' has"),
         ({"partition": 4, "num_partitions": 4}, "partition = 4: must be from 0 to 3"),

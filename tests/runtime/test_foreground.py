@@ -14,6 +14,20 @@ def handlers() -> list[object]:
     return [signal.getsignal(number) for number in STOPPING]
 
 
+@pytest.fixture(autouse=True)
+def not_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_what_nohup_began_goes_on_when_its_terminal_closes() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stoppable():
+        signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_signal_stops_once_and_afterwards_all_is_as_before(number: int) -> None:
     before = handlers()

@@ -1,4 +1,4 @@
-"""Who may take part: those of the public keys in a directory, and no others."""
+"""Who may take part: those of the public keys in a directory, and no others. One server in a directory."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +7,9 @@ import pytest
 
 from coterie.runtime.control import read_public_key
 from coterie.runtime.keys import make_keys, revoke_keys
-from coterie.runtime.server import Members
+from coterie.runtime.server import Members, serve
+from coterie.wire.errors import ConfigError
+from coterie.wire.files import alone_in
 
 
 class Registry:
@@ -54,3 +56,14 @@ def test_keys_come_and_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert registry.status() == [("0", "registered"), ("1", "unregistered")]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2 and "is not a public key" in said[0] and "was revoked once and stays so" in said[1]
+
+
+def test_a_second_server_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys", ["0"])
+    home = tmp_path / "server"
+    home.mkdir()
+    with (
+        alone_in(home, AssertionError()),
+        pytest.raises(ConfigError, match=r"directory = .*another server works there"),
+    ):
+        serve(str(tmp_path / "keys"), str(home), "127.0.0.1", 1, "127.0.0.1", 2, True)

@@ -86,7 +86,7 @@ def test_the_order_of_columns_never_changes_a_result(tmp_path):
 
 def federation(tmp_path: Path, files: dict[str, Path], **values) -> dict:
     """A run whose clients have a file each, and whose server knows none of them."""
-    usual = {"task": "own", "label": "ill", "num-clients": len(files), "num-server-rounds": 1, "join-timeout": 5.0}
+    usual = {"task": "own", "label": "ill", "num-clients": len(files), "num-server-rounds": 1, "join-timeout": 0.5}
     config = checked_config({**usual, **values})
     grid = SimulationGrid(Workers(0), len(files), config, str(tmp_path / "clients"), list(files))
     for context, file in zip(grid.contexts.values(), files.values(), strict=True):
@@ -125,7 +125,13 @@ def test_clients_with_files_of_their_own_come_to_the_result_of_a_simulation(thre
 def test_a_client_that_does_not_fit_is_told_which_column_and_what_to_do(three, tmp_path, order, cells, message):
     hospital(three["west"], np.random.default_rng(9), order=order, **cells)
     with pytest.raises(RunFailed, match=message):
-        federation(tmp_path, three)
+        federation(tmp_path, three, quorum=1.0)
+
+
+def test_a_quorum_begins_without_a_client_that_does_not_fit(three, tmp_path, caplog):
+    hospital(three["west"], np.random.default_rng(9), order="age sex ill")
+    assert federation(tmp_path, three)["clients"] == ["north", "south"]
+    assert "has no column 'chol', a number that the other clients have" in caplog.text
 
 
 def test_privacy_needs_a_schema_and_is_accounted_for(three, tmp_path):

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from coterie.server.checkpoints import cut_events, newest_checkpoint, read_events, save_checkpoint, write_json
 from coterie.server.results import result_of
-from coterie.server.rundir import RunDirectory, append_line, new_run_dir, save_checkpoint, write_json
+from coterie.server.rundir import RunDirectory, new_run_dir
 from coterie.wire.errors import ConfigError, RunFailed
+from coterie.wire.files import alone_in, append_line, waiting_for_room
 from coterie.wire.messages import Hello
 
 CONFIG = {"run-dir": "", "strategy": "fedavg", "task": "digits", "seed": 1}
@@ -59,7 +62,7 @@ def state(number: int) -> dict:
 def saved(path: Path) -> tuple[int, float]:
     meta = json.loads((path / "state.json").read_text())
     arrays = load_file(path / "state.safetensors")
-    assert set(meta) == {"method", "version", "round", "values"} and arrays["n"].dtype == np.int64
+    assert set(meta) == {"method", "version", "round", "values", "digest"} and arrays["n"].dtype == np.int64
     assert np.array_equal(arrays["t"], np.arange(6.0).reshape(2, 3).T)
     assert float(arrays["a"][0]) == meta["round"]
     return meta["round"]
@@ -74,7 +77,7 @@ def test_the_checkpoint_and_the_one_before(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", "checkpoint.previous"}
 
 
-@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize("calls", [2, 3, 4])
 def test_a_checkpoint_that_fails_leaves_both(calls, tmp_path, monkeypatch):
     for number in (1, 2):
         save_checkpoint(tmp_path, state(number))
@@ -101,6 +104,63 @@ def test_what_a_killed_server_left_is_swept_away(tmp_path):
     assert {path.name for path in (tmp_path / "checkpoint").iterdir()} == {"state.json", "state.safetensors"}
 
 
+def damaged(path: Path, kind: str) -> None:
+    """A checkpoint as a fault of the machine leaves it."""
+    if kind == "gone":
+        shutil.rmtree(path)
+    elif kind == "half of the arrays":
+        data = (path / "state.safetensors").read_bytes()
+        (path / "state.safetensors").write_bytes(data[: len(data) // 2])
+    elif kind == "one bit":
+        data = bytearray((path / "state.safetensors").read_bytes())
+        data[-1] ^= 1
+        (path / "state.safetensors").write_bytes(data)
+    elif kind == "half of the rest":
+        (path / "state.json").write_text('{"method": "fed')
+
+
+@pytest.mark.parametrize("events", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["gone", "half of the arrays", "one bit", "half of the rest"])
+@pytest.mark.parametrize("whole", [1, 2, 3])
+def test_the_newest_whole_checkpoint_counts(whole, kind, events, tmp_path):
+    """Of rounds 1 (previous), 2 (current) and 3 (new) those after `whole` are damaged, and there are so many event lines."""
+    names = {1: "checkpoint.previous", 2: "checkpoint", 3: ".checkpoint.new"}
+    for number in (1, 2):
+        save_checkpoint(tmp_path, state(number))
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    save_checkpoint(beside, state(3))
+    (beside / "checkpoint").rename(tmp_path / names[3])
+    shutil.rmtree(beside)
+    for number in range(whole + 1, 4):
+        damaged(tmp_path / names[number], kind)
+    for number in range(1, events + 1):
+        append_line(tmp_path / "events.jsonl", json.dumps({"round": number}))
+    found, expected = newest_checkpoint(tmp_path), min(whole, events)
+    assert found["round"] == expected and float(found["arrays"]["a"][0]) == expected and "digest" not in found
+    assert saved(tmp_path / "checkpoint") == expected and not (tmp_path / ".checkpoint.new").exists()
+    save_checkpoint(tmp_path, state(expected + 1))
+    assert saved(tmp_path / "checkpoint") == expected + 1 and saved(tmp_path / "checkpoint.previous") == expected
+
+
+def test_no_whole_checkpoint_is_the_beginning(tmp_path):
+    save_checkpoint(tmp_path, state(1))
+    append_line(tmp_path / "events.jsonl", '{"round": 1}')
+    damaged(tmp_path / "checkpoint", "one bit")
+    assert newest_checkpoint(tmp_path) is None and not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("rest", ["", '{"round": 3', '{"round": 3}', "x\n", '{"round": 4}\n'])
+def test_events_are_cut_to_a_round(rest, tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"round": 1}\n{"round": 2}\n' + rest)
+    assert [event["round"] for event in read_events(tmp_path)] == [1, 2]
+    assert cut_events(tmp_path, 2) == [{"round": 1}, {"round": 2}]
+    assert path.read_text() == '{"round": 1}\n{"round": 2}\n'
+    assert cut_events(tmp_path, 1) == [{"round": 1}] and path.read_text() == '{"round": 1}\n'
+    assert cut_events(tmp_path, 0) == [] and path.read_text() == ""
+
+
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
@@ -117,7 +177,7 @@ def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
     append_line(path, "x" * 14)
     script = (
         "import sys, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "from server.rundir import append_line; from pathlib import Path\n"
+        "from coterie.wire.files import append_line; from pathlib import Path\n"
         "try:\n    append_line(Path(sys.argv[1]), 'y' * 200)\nexcept OSError as error:\n    print(error)"
     )
     done = subprocess.run(
@@ -234,3 +294,80 @@ def test_json_files_are_whole(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         write_json(tmp_path / "a.json", {"x": 2})
     assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1} and len(list(tmp_path.iterdir())) == 1
+
+
+# --- going on --------------------------------------------------------------------------------------------------------
+
+LONG = CONFIG | {"num-server-rounds": 4, "privacy.mode": "dp-sgd", "privacy.delta": 1e-5, "learning-rate": 0.1}
+TESTED = {"a": {"num-samples": 3, "personal.loss": 0.5, "personal.accuracy": 0.7}}
+
+
+def half_done(path: Path, code: str = "c0de") -> None:
+    """Two rounds: in the first `b` trained, too, and the last evaluation was in it."""
+    directory = RunDirectory(path, LONG, code)
+    directory.started({name: Hello(name, "c", 2, 1, 1, 1) for name in ("a", "b")})
+    train = {"a": {"epsilon": 1.0}, "b": {"epsilon": 2.0}}
+    directory.round_ended({"round": 1, "train": train, "evaluate": TESTED, "not-tested": {}}, state(1))
+    directory.round_ended({"round": 2, "train": {"a": {"epsilon": 3.0}}}, state(2))
+
+
+def test_what_was_before_the_end_counts_after_it(tmp_path):
+    half_done(tmp_path)
+    with open(tmp_path / "events.jsonl", "a") as file:
+        file.write('{"round": 3, "tra')
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / ".a.safetensors.x1.tmp").touch()
+    directory = RunDirectory(tmp_path, LONG, "c0de")
+    assert directory.state["round"] == 2 and not list((tmp_path / "state").iterdir())
+    directory.started({"a": Hello("a", "c", 2, 1, 1, 1)})  # b is away
+    result = directory.finish()
+    assert result["clients"] == ["a", "b"] and result["rounds"] == 1
+    assert result["privacy"]["epsilon"] == {"a": 3.0, "b": 2.0}
+
+
+def test_other_code_other_settings_and_fewer_rounds_are_refused_by_name(tmp_path):
+    half_done(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for config, code, words in (
+        (LONG, "beef", r"other code \(fingerprint c0de\) than this \(beef\)"),
+        (LONG | {"learning-rate": 0.2}, "c0de", r"learning-rate = 0\.2: the run .* was begun with 0\.1"),
+        (LONG | {"num-server-rounds": 1}, "c0de", r"num-server-rounds = 1: .* has 2 rounds already"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            RunDirectory(tmp_path, config, code)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    RunDirectory(tmp_path, LONG | {"num-server-rounds": 9, "round-timeout": 1.0}, "c0de")
+
+
+def test_a_full_disk_is_waited_for(tmp_path, monkeypatch):
+    real, tries = os.fsync, []
+
+    def fsync(handle):
+        tries.append(handle)
+        if len(tries) < 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr("coterie.wire.files.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(os, "fsync", fsync)
+    with waiting_for_room(60.0):
+        append_line(tmp_path / "events.jsonl", "one")
+    assert (tmp_path / "events.jsonl").read_text() == "one\n" and len(tries) > 4
+    tries.clear()
+    with waiting_for_room(60.0):
+        write_json(tmp_path / "a.json", [1])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "events.jsonl"]
+    tries.clear()
+    with pytest.raises(OSError, match="No space"):
+        write_json(tmp_path / "b.json", [1])
+
+
+def test_only_one_process_works_in_a_directory(tmp_path):
+    with alone_in(tmp_path, ConfigError("mine")):
+        with pytest.raises(ConfigError, match="yours"), alone_in(tmp_path, ConfigError("yours")):
+            pass
+        script = "import sys; from pathlib import Path; from coterie.wire.files import alone_in\n"
+        script += "with alone_in(Path(sys.argv[1]), SystemExit(7)): pass"
+        assert subprocess.run([sys.executable, "-c", script, str(tmp_path)]).returncode == 7
+    with alone_in(tmp_path, ConfigError("free again")):
+        pass

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.games.overlap import LinearGame, MeasuredGame, form_coalitions
-from coterie.strategies.pfedocf.game import Nearest, play
+from coterie.strategies.pfedocf.game import Nearest, coalitions_in_words, play, warn_of_few
 
 
 def linear(n=8, seed=0):
@@ -13,11 +13,16 @@ def linear(n=8, seed=0):
     return LinearGame(thetas, rng.integers(8, 40, size=n), 1.0)
 
 
+def exact(errors):
+    """Losses of two samples that agree: nothing is uncertain."""
+    return np.repeat(np.array(errors)[:, None], 2, axis=1)
+
+
 def answering(game, asked, silent=()):
     def ask(wanted):
         asked.append(wanted)
         gone = {client: "away" for client in wanted if client in silent}
-        return {i: [game.error(i, c) for c in cs] for i, cs in wanted.items() if i not in gone}, gone
+        return {i: exact([game.error(i, c) for c in cs]) for i, cs in wanted.items() if i not in gone}, gone
 
     return ask
 
@@ -27,21 +32,20 @@ def test_played_over_messages_it_is_the_game_in_memory(disjoint):
     for seed in range(10):
         game = linear(seed=seed)
         asked = []
-        alone = {i: game.error(i, {i}) for i in range(game.n)}
-        played = play(alone, answering(game, asked), np.zeros(game.n), disjoint=disjoint)
+        played = play(range(game.n), answering(game, asked), np.zeros(game.n), disjoint=disjoint)
         expected = MeasuredGame(game.n, game.error)
         assert played.formation.coalitions == form_coalitions(expected, disjoint=disjoint)
         questions = [(i, c) for wanted in asked for i, cs in wanted.items() for c in cs]
-        assert len(questions) == len(set(questions)) == sum(played.asked.values())  # nothing is asked twice
+        assert len(questions) == len(set(questions))  # nothing is asked twice
+        assert sum(played.asked.values()) == len(questions) - game.n  # own models are with their clients
         assert played.exchanges == len(asked) and not played.left
-        assert not any(len(c) == 1 for _, c in questions)  # errors alone were known
 
 
 def test_who_leaves_in_the_middle_is_out_and_the_others_play_on():
     game = linear(seed=4)
     for silent in ([0], [3], [0, 5]):
         asked = []
-        played = play({i: game.error(i, {i}) for i in range(8)}, answering(game, asked, silent), np.zeros(8))
+        played = play(range(8), answering(game, asked, silent), np.zeros(8))
         assert set(played.left) == set(silent)
         rest = [i for i in range(8) if i not in silent]
         smaller = MeasuredGame(len(rest), lambda i, c, rest=rest: game.error(rest[i], {rest[m] for m in c}))
@@ -53,7 +57,7 @@ def test_who_leaves_in_the_middle_is_out_and_the_others_play_on():
 
 def test_all_but_one_leave():
     game = linear()
-    played = play({i: 1.0 for i in range(8)}, answering(game, [], range(1, 8)), np.zeros(8))
+    played = play(range(8), answering(game, [], range(1, 8)), np.zeros(8))
     assert played.formation.coalitions == [frozenset({0})]
 
 
@@ -73,10 +77,43 @@ def test_fewer_candidates_fewer_questions():
     game = linear(n=20)
     sent = {}
     for number in (3, 20):
-        alone = {i: game.error(i, {i}) for i in range(20)}
         nearest = Nearest(game.thetas, game.samples, number)
-        played = play(alone, answering(game, []), np.zeros(20), nearest)
+        played = play(range(20), answering(game, []), np.zeros(20), nearest)
         sent[number] = sum(played.asked.values())
         for coalition in played.formation.coalitions:
             assert all(game.error(i, coalition) <= game.error(i, {i}) for i in coalition)
     assert sent[3] < sent[20] / 2
+
+
+@pytest.mark.parametrize(("spread", "joined"), [(0.5, True), (0.05, False)])
+def test_a_member_refuses_only_what_clearly_raises_its_error(spread, joined):
+    """Client 1 gains; for client 0 the mean rises by .1, with a standard error of .25 or of .025."""
+
+    def ask(wanted):
+        tables = {
+            (0, frozenset({0})): [1.0] * 5,
+            (1, frozenset({1})): [1.0] * 5,
+            (0, frozenset({0, 1})): 1.1 + spread * np.array([-1, 1, -1, 1, 0]) * np.sqrt(1.25),
+            (1, frozenset({0, 1})): [0.5] * 5,
+        }
+        return {i: np.array([tables[i, c] for c in cs]) for i, cs in wanted.items()}, {}
+
+    found = play([0, 1], ask, np.zeros(2)).formation
+    assert (frozenset({0, 1}) in found.coalitions) == joined and bool(found.refusals) == (not joined)
+
+
+def test_who_is_alone_is_said_in_words():
+    assert (
+        coalitions_in_words(["a", "b"], [])
+        == "no coalition: each of the 2 clients is better off with a model of its own"
+    )
+    assert coalitions_in_words(["a", "b", "c"], [["a", "c"]]) == "1 coalition; alone are b"
+    assert coalitions_in_words(["a", "b", "c"], [["a", "c"], ["b", "c"]]) == "2 coalitions; nobody is alone"
+
+
+def test_few_validation_samples_are_warned_of_once(caplog):
+    warn_of_few({"a": 30, "b": 100})
+    assert not caplog.records
+    warn_of_few({"a": 30, "b": 29, "c": 2})
+    (record,) = caplog.records
+    assert "2 of 3 clients have fewer than 30 validation samples (client b has 29)" in record.getMessage()

@@ -1,10 +1,13 @@
 """Who takes part: strangers, namesakes, clients that come late or come back."""
 
+from types import SimpleNamespace
+
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coterie.strategies.federation import Federation, name_order
+from coterie.strategies.observer import Waiting
 from coterie.wire.errors import RunFailed
 from coterie.wire.messages import HELLO, ORDER, Hello, Sent, TrainOrder
 
@@ -22,6 +25,7 @@ class Nodes(Grid):
     def __init__(self, **nodes) -> None:
         self.nodes = {int(node[1:]): says for node, says in nodes.items()}
         self.asked: list[int] = []
+        self.sent: list[Message] = []
         self.box: dict[str, Message] = {}
 
     def set_run(self, run):
@@ -45,6 +49,7 @@ class Nodes(Grid):
         for number, message in enumerate(messages):
             node = message.metadata.dst_node_id
             self.asked.append(node)
+            self.sent.append(message)
             identifier = message.metadata.__dict__["_message_id"] = f"{len(self.asked)}-{number}"
             says = self.nodes.get(node)
             if isinstance(says, Hello):
@@ -70,8 +75,8 @@ def node_of(names: Federation, grid: Nodes, client: str) -> int:
     return grid.asked[-1]
 
 
-def federation(grid: Nodes, join_timeout: float = 0.3) -> Federation:
-    return Federation(grid, code="abc", join_timeout=join_timeout)
+def federation(grid: Nodes, join_timeout: float = 0.3, quorum: float = 0.5) -> Federation:
+    return Federation(grid, code="abc", join_timeout=join_timeout, quorum=quorum)
 
 
 def test_clients_in_a_stable_order():
@@ -148,7 +153,136 @@ def test_a_stranger_is_left_out_and_the_others_begin(node):
 )
 def test_why_too_few_joined(node, reason):
     with pytest.raises(RunFailed, match=rf"1 of 2 clients joined.*Refused: .*{reason}"):
-        federation(Nodes(n1=hello("a"), **{node: STRANGERS[node]})).gather(2)
+        federation(Nodes(n1=hello("a"), **{node: STRANGERS[node]}), quorum=0.75).gather(2)
+
+
+BAD_NAMES = ["../../x", "..", ".", "a/b", "<b>a</b>", "a&b", "a\x00", "a\n", " a", "a ", "", "x" * 65, "-rf", '"', "a."]
+
+
+def called(name: str) -> RecordDict:
+    """A hello with a name that `Hello` itself would not take."""
+    return RecordDict({ORDER: ConfigRecord({**hello("a").to_record(), "name": name})})
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_bad_name_is_refused_and_a_quorum_of_the_others_begins(name, caplog):
+    names = federation(Nodes(n1=hello("a"), n2=hello("b"), n3=called(name)))
+    names.gather(3)
+    assert names.clients == ["a", "b"] and set(names.hellos) == {"a", "b"}
+    ((who, why),) = names.refused_by_name().items()
+    assert who == "node 3" and "a client's name has 1 to 64 letters" in why
+    assert why in caplog.text
+
+
+@pytest.mark.parametrize("name", ["a", "7", "ward-7", "Ward 7", "Zürich_2", "a@b.org", "病院"])
+def test_names_that_are_good(name):
+    names = federation(Nodes(n1=hello(name)))
+    names.gather(1)
+    assert names.clients == [name]
+
+
+class Registered(Nodes):
+    def get_nodes(self):
+        return [SimpleNamespace(node_id=node, name={1: "a", 2: "b", 3: "c"}[node]) for node in self.nodes]
+
+
+def test_who_takes_the_name_of_another_is_refused_by_the_name_of_its_key():
+    """Even if it answers first, or the other is not there."""
+    names = federation(Registered(n1=hello("a"), n2=hello("b"), n3=hello("a")))
+    names.gather(3)
+    assert names.clients == ["a", "b"] and node_of(names, names.grid, "a") == 1
+    assert list(names.refused_by_name()) == ["c"] and "registered as 'c'" in names.refused_by_name()["c"]
+
+
+@pytest.mark.parametrize("num_clients", [0, 3])
+@pytest.mark.parametrize("lie", [1, 2, 4, 10**9])
+def test_who_says_another_number_of_partitions_is_refused(num_clients, lie):
+    says = {"n1": hello("0", partitions=lie), **{f"n{i}": hello(f"{i}", partitions=3) for i in (2, 3)}}
+    names = federation(grid := Nodes(**says))
+    names.gather(num_clients)
+    assert names.clients == ["2", "3"] and set(names.hellos) == {"2", "3"}
+    assert f"a partition of {lie}, and there are 3" in names.refused_by_name()["node 1"]
+    grid.nodes[9] = hello("9", partitions=lie)  # and later, too
+    names.welcome()
+    assert names.clients == ["2", "3"] and set(names.refused) == {1, 9}
+
+
+def test_a_hello_that_never_comes_is_waited_for_once():
+    grid = Nodes(n1=hello("a"), n2=hello("b"), n3=None)
+    names = federation(grid)
+    names.gather(3)
+    assert names.clients == ["a", "b"] and grid.asked == [1, 2, 3]
+    names.join_timeout = 3600.0
+    for _ in range(5):
+        names.welcome()
+    assert grid.asked == [1, 2, 3]  # and no further question so soon
+
+
+def test_a_late_hello_comes_with_the_answers_of_a_round():
+    grid = Nodes(n1=hello("a"), n2=hello("b"), n3=None)
+    names = federation(grid)
+    names.gather(3)
+    (sent,) = (message for message in grid.sent if message.metadata.dst_node_id == 3)
+    grid.box[sent.metadata.message_id] = Message(RecordDict({ORDER: hello("c").to_record()}), reply_to=sent)
+    assert node_of(names, grid, "a") == 1
+    assert names.clients == ["a", "b", "c"]
+
+
+def test_a_silent_node_is_asked_after_longer_and_longer_pauses(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("coterie.strategies.hellos.time.monotonic", lambda: clock[0])
+    grid = Nodes(n1=hello("a"), n2=None)
+    names = federation(grid, join_timeout=-1.0)
+    names.gather(2)
+    asked = []
+    for clock[0] in range(2000):
+        before = len(grid.asked)
+        names.welcome()
+        asked += [clock[0]] * (len(grid.asked) - before)
+    assert asked == [30, 90, 210, 450, 930, 1530]
+
+
+# --- pauses ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_misses_is_asked_ever_less_and_the_others_as_always():
+    grid = Nodes(n1=hello("a"), n2=hello("b"), n3=hello("c"))
+    names = federation(grid)
+    names.gather(3)
+    grid.nodes = {1: RecordDict(), 2: None, 3: RecordDict()}
+    asked = []
+    for names.pauses.round in range(1, 60):
+        clients = names.clients
+        replies, _ = names.exchange(dict.fromkeys(clients, ORDERED), names.pauses.round, 0.0)
+        assert list(replies) == ["a", "c"] and names.connected == ["a", "b", "c"]
+        assert names.clients == ["a", "c"]  # in the rest of this round nobody waits for it again
+        asked += [names.pauses.round] * ("b" in clients)
+    assert asked == [1, 2, 4, 8, 16, 32, 48]
+    grid.nodes[2] = RecordDict()
+    for names.pauses.round in (64, 65):
+        assert names.clients == ["a", "b", "c"]
+        names.exchange(dict.fromkeys(names.clients, ORDERED), names.pauses.round, 0.0)
+
+
+def test_where_too_few_would_be_left_all_are_asked():
+    grid = Nodes(n1=hello("a"), n2=hello("b"), n3=hello("c"))
+    names = federation(grid, quorum=0.6)
+    names.gather(3)
+    grid.nodes = {1: RecordDict(), 2: None, 3: None}
+    names.exchange(dict.fromkeys(names.clients, ORDERED), 1, 0.0)
+    assert names.clients == ["a", "b", "c"]
+
+
+def test_a_late_answer_is_fetched_and_counts_for_nothing():
+    grid = Nodes(n1=hello("a"), n2=hello("b"))
+    names = federation(grid)
+    names.gather(2)
+    grid.nodes = {1: RecordDict(), 2: None}
+    names.exchange(dict.fromkeys(("a", "b"), ORDERED), 1, 0.0)
+    late = grid.sent[-1]
+    grid.box[late.metadata.message_id] = Message(RecordDict({"x": ConfigRecord({"late": 1})}), reply_to=late)
+    replies, _ = names.exchange({"a": ORDERED}, 2, 0.0)
+    assert list(replies) == ["a"] and not grid.box
 
 
 def test_other_code_on_all_nodes_is_told_at_once():
@@ -228,3 +362,22 @@ def test_a_message_that_could_not_be_sent():
     names.gather(2)
     replies, _ = names.exchange(dict.fromkeys(("a", "b"), ORDERED), 1, 0.2)
     assert list(replies) == ["a"]
+
+
+def test_who_is_waited_for_is_told_by_name(monkeypatch):
+    monkeypatch.setattr("coterie.strategies.federation.TELL_SECONDS", 0.0)
+    told: list[Waiting] = []
+    federation = Federation(nodes := Nodes(n2=hello("ward-7"), n3=hello("ward-8")), code="abc", join_timeout=0.05)
+    federation.on_wait = told.append
+    federation.gather(2)
+    assert not told
+    nodes.nodes[2] = None  # silent from now on
+    nodes.nodes[3] = RecordDict()
+    replies, _ = federation.exchange({"ward-7": ORDERED, "ward-8": ORDERED}, 1, 0.05)
+    assert list(replies) == ["ward-8"]
+    assert {(wait.clients, wait.others, wait.what) for wait in told} == {(("ward-7",), 0, "train")}
+    assert all(wait.until == pytest.approx(wait.since + 0.05) for wait in told)
+    told.clear()
+    with pytest.raises(RunFailed):
+        federation.gather(4)
+    assert {(wait.others, wait.what) for wait in told} == {(2, "join")}

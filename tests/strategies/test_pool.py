@@ -1,9 +1,14 @@
 """The server's store of models: the same numbers in memory and in files, and little memory in files."""
 
+import json
+import tempfile
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coterie.strategies.pool import ModelPool
 
@@ -75,6 +80,29 @@ def test_files_are_found_again(tmp_path):
     again.load_state_dict(first.state_dict())
     assert again.clients == ["a", "b"] and again.on_disk
     np.testing.assert_array_equal(again.get("b", "extractor"), parts["extractor"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 5), max_size=6), min_size=2, max_size=8), st.data())
+def test_the_last_two_states_stay_whatever_is_written_after_them(rounds, data):
+    """Each round some clients' rows change. After any of them a pool goes on from the last state, or the one before."""
+    rng = np.random.default_rng(4)
+    with tempfile.TemporaryDirectory() as directory:
+        pool, states = opened(LAYOUT, Path(directory)), []
+        for clients in rounds:
+            for client in clients:
+                pool.put(str(client), model(rng))
+            told = json.loads(json.dumps(pool.state_dict()))
+            rows = {name: pool.get(name, "extractor").tolist() for name in pool.clients}
+            states.append((told, rows))
+            for client in data.draw(st.lists(st.sampled_from(pool.clients), max_size=4)) if len(pool) else ():
+                pool.put(client, model(rng))  # a round that is not saved any more
+            for told, rows in states[-2:]:
+                again = ModelPool(LAYOUT, Path(directory))
+                again.load_state_dict(told)
+                assert {name: again.get(name, "extractor").tolist() for name in again.clients} == rows
+            size = (Path(directory) / "extractor.rows").stat().st_size
+            assert size <= 3 * 6 * 7 * 4  # places are used again: those of two states and of a round at most
 
 
 def test_many_large_models_go_to_files_by_themselves(tmp_path, monkeypatch):

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Array, Error, Message
+from markupsafe import escape
 
 from coterie.server.app import initial_layout
 from coterie.strategies.registry import BUILT_IN as METHODS
 from coterie.strategies.registry import default_config, method_of, parse_config, section_of
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.errors import RunFailed
-from coterie.wire.messages import METRICS, MODEL, ORDER, TRAIN, EvaluateOrder, TrainOrder
+from coterie.wire.messages import HELLO, METRICS, MODEL, ORDER, TRAIN, EvaluateOrder, TrainOrder
 
 CLIENTS = ["0", "1", "2", "3"]
 SOME = [
@@ -47,6 +48,10 @@ def bad(client: str, kind: str, rounds=(1, 2)):
                 parts[first] = Array(np.full_like(parts[first].numpy(), np.nan))
             else:
                 answer.content.metric_records[METRICS]["loss"] = float("nan")
+        if kind == "huge":
+            parts = answer.content.array_records[MODEL]
+            first = next(iter(parts))
+            parts[first] = Array(np.full_like(parts[first].numpy(), 3e38))
         if kind == "torn":
             parts = answer.content.array_records[MODEL]
             first = next(iter(parts))
@@ -62,6 +67,7 @@ REASONS = {
     "error": "error 2: RuntimeError: out of luck",
     "silent": "no answer within 0.5 seconds",
     "torn": "cannot be read",
+    "huge": "numbers up to 3e+38; they must not exceed 1e+15",
 }
 
 
@@ -72,7 +78,8 @@ def test_a_bad_client_is_left_out_by_name(strategy, kind, federate):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "kind"), [("fedavg", "silent"), ("fedfomo", "silent"), ("fedavg", "torn"), ("fedper", "torn")]
+    ("strategy", "kind"),
+    [("fedavg", "silent"), ("fedfomo", "silent"), ("fedavg", "torn"), ("fedper", "torn"), ("fedavg", "huge")],
 )
 def test_a_silent_or_torn_client_is_left_out_by_name(strategy, kind, federate):
     check_left_out(strategy, kind, federate)
@@ -84,14 +91,69 @@ def check_left_out(strategy, kind, federate):
     )
     for event in run.events:
         assert list(event["left-out"]) == ["2"]
-        alone = strategy == "local" or (strategy == "pfedocf" and event["round"] == 2)  # uploads nothing
+        alone = strategy == "local"  # uploads nothing
         expected = "not a finite number" if alone and kind == "nan" else REASONS[kind]
         assert expected in event["left-out"]["2"]
         assert set(event["train"]) == set(event["bytes-up"]) == {"0", "1", "3"}
-        assert "2" not in event.get("weights", {}) and set(event["evaluate"]) == set(CLIENTS)
+        paused = {"2"} if kind == "silent" and event["round"] == 1 else set()  # not asked again before the next round
+        assert "2" not in event.get("weights", {}) and set(event["evaluate"]) == set(CLIENTS) - paused
+        assert set(event["not-tested"]) == paused
     assert all(np.isfinite(value).all() for value in run.model.values())
     assert all(np.isfinite(value).all() for client in CLIENTS for value in run.personal(client).values())
     assert run.result["not-tested"] == {} and set(run.result["models"]["personal"]["clients"]) == set(CLIENTS)
+
+
+def lying(**lies):
+    """Client 2 says something of itself that is not so."""
+
+    def tamper(asked: Message, answer: Message, name: str) -> Message | None:
+        if name == "2" and asked.metadata.message_type == HELLO:
+            answer.content.config_records[ORDER].update(lies)
+        return answer
+
+    return tamper
+
+
+def nobody(asked: Message, answer: Message, name: str) -> Message | None:
+    return None if name == "2" else answer
+
+
+LIES = {
+    "../../x": ({"name": "../../x"}, "'../../x': a client's name has"),
+    "..": ({"name": ".."}, "'..': a client's name has"),
+    "markup": ({"name": "<b>x</b>"}, "'<b>x</b>': a client's name has"),
+    "another's name": ({"name": "1"}, "a client called '1' is connected already"),
+    "partitions": ({"num_partitions": 7}, "holds a partition of 7, and there are 4"),
+    "counts": ({"num_train": 10**12}, "from 0 to 1000000000"),
+    "code": ({"code": "x" * 129}, "must be a fingerprint"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_in_hello_leaves_the_others_as_they_would_be_without_its_client(lie, federate, tmp_path, caplog):
+    said, why = LIES[lie]
+    settings = {"strategy": "fedper", "model": "mlp", "join_timeout": 0.3}
+    without, run = federate(tamper=nobody, **settings), federate(tamper=lying(**said), **settings)
+    assert (run.path / "result.json").read_bytes() == (without.path / "result.json").read_bytes()
+    for client in ("0", "1", "3"):
+        model = f"models/{client}.safetensors"
+        assert (run.path / model).read_bytes() == (without.path / model).read_bytes()
+    assert all(why in event["not-admitted"]["node 4"] for event in run.events)
+    report = (run.path / "report.html").read_text()
+    assert "node 4" in report and "<b>x" not in report and escape(why) in report
+    assert why in caplog.text
+    assert not [path for path in tmp_path.rglob("x*")]
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "pfedsv", "pfedsim"])
+@pytest.mark.parametrize("kind", ["huge", "torn"])
+def test_the_others_are_as_they_would_be_without_it(strategy, kind, federate):
+    """As if the client were there, and failed at every training."""
+    settings = {"strategy": strategy, "model": "mlp"}
+    failed, run = (federate(tamper=bad("2", kind), **settings) for kind in ("error", kind))
+    assert all(np.array_equal(value, failed.model[name]) for name, value in run.model.items())
+    for client in ("0", "1", "3"):
+        assert all(np.array_equal(value, failed.personal(client)[part]) for part, value in run.personal(client).items())
 
 
 def test_the_others_get_what_they_would_get_without_it(federate):

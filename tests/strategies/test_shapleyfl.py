@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Error, Message
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from coterie.games.shapley import estimate, shapley_from_table
@@ -17,7 +19,7 @@ from coterie.simulate import prepare
 from coterie.strategies.evidence import Evidence
 from coterie.strategies.registry import method_of, parse_config, section_of
 from coterie.strategies.server_game import ServerGame, server_samples
-from coterie.strategies.shapleyfl import moved, shortened
+from coterie.strategies.shapleyfl import moved, shortened, weighted_median
 from coterie.tasks.models import WEIGHTS, build_network
 from coterie.tasks.training import evaluate
 from coterie.wire.arrays import pack, unpack
@@ -175,11 +177,38 @@ def test_statistics_are_averaged_with_normalised_weights():
 
 def test_a_huge_update_is_shortened_to_the_median_times_clip():
     base = {"extractor": np.ones(4, np.float32)}
-    thetas = [{"extractor": np.ones(4, np.float32) + np.float32(v)} for v in (1.0, -1.0, 1e6)]
-    short = shortened(base, thetas, 3.0)
-    np.testing.assert_allclose(short[2]["extractor"], 1 + 3.0, rtol=1e-5)
-    np.testing.assert_array_equal(short[0]["extractor"], thetas[0]["extractor"])
-    assert shortened(base, thetas, 0.0)[2]["extractor"][0] > 1e5
+    thetas = [{"extractor": np.ones(4, np.float32) + np.float32(v)} for v in (1.0, -1.0, 1e6, 1e6)]
+    for weights in ([0.4, 0.4, 0.1, 0.1], [0.1, 0.4, 0.25, 0.25], [0.0, 0.0, 0.0, 0.0]):
+        short = shortened(base, thetas, 3.0, np.array(weights))
+        np.testing.assert_allclose(short[2]["extractor"], 1 + 3.0, rtol=1e-5)
+        np.testing.assert_array_equal(short[0]["extractor"], thetas[0]["extractor"])
+    assert shortened(base, thetas, 0.0, np.ones(4))[2]["extractor"][0] > 1e5
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), min_size=1, max_size=8))
+def test_the_weighted_median_is_that_of_the_values_repeated(pairs):
+    values, counts = np.array(pairs, dtype=float).T
+    repeated = sorted(v for v, n in pairs for _ in range(n or not counts.any()))
+    assert weighted_median(values, counts) == repeated[(len(repeated) - 1) // 2]
+
+
+@pytest.mark.parametrize("strategy", ["afedsv", "afedsv-plus"])
+def test_where_half_are_bad_a_step_is_no_longer_than_honest_ones(federate, strategy):
+    """Two of four send random directions, 200 times as long as their updates. Shares sum to 1, so a step is at most as
+    long as the longest update that counts in it: `clip` times an honest one."""
+    attack = {"attack.kind": "random-gradient", "attack.clients": "0,2", "attack.strength": 200.0}
+    values = {**GAME, **attack, "strategy": strategy, "partition": "iid", "shapleyfl.clip": 2.0}
+    run = federate(**{**values, "num-server-rounds": 4})
+    for number in (1, 2, 3, 4):
+        before, after = run.sent(number)["1"], run.sent(number, "evaluate")["1"]
+        honest = max(model_distance(before, run.uploaded(number)[name]) for name in "13")
+        assert model_distance(before, run.uploaded(number)["0"]) > 50 * honest
+        assert 0 < model_distance(before, after) <= 2.001 * honest
+    assert run.result["mean-test-accuracy"]["global"] > 0.8
+
+
+def model_distance(one, other) -> float:
+    return float(np.sqrt(sum(np.sum((one[part].astype(float) - other[part]) ** 2) for part in one if part in WEIGHTS)))
 
 
 @pytest.mark.parametrize("estimator", ["mc", "tmc", "dmc", "cc"])

@@ -38,6 +38,7 @@ LINEAR = {  # two groups of clients with the same coefficients and 30 training s
     "spo.hidden": 30,
     "spo.server-steps": 15,
     "spo.search-steps": 12,
+    "spo.fine-tune-epochs": 0,
 }
 
 
@@ -46,6 +47,12 @@ def is_search(message: Message) -> bool:
         message.metadata.message_type == "train.rays"
         and RaysOrder.from_record(message.content.config_records[ORDER]).steps == 0
     )
+
+
+def judged(run) -> list[tuple[str, Message, Message]]:
+    """Who was asked to judge models as it would use them, in order; the questions, and the answers."""
+    pairs = zip(run.grid.sent, run.grid.answered, strict=True)
+    return [(n, m, a) for (n, m), (_, a) in pairs if m.metadata.message_type == "train.judge"]
 
 
 def made(run):
@@ -119,51 +126,131 @@ def test_what_travels(federate):
     assert all("hypernetwork" not in m.content.array_records for _, m in run.grid.sent)  # it stays where it is
 
 
-def test_equilibrium_and_one_training_per_coalition(federate):
+def theta_of(run, client) -> np.ndarray:
+    model = run.personal(client)
+    return np.append(model["classifier.weight"].ravel(), model["classifier.bias"]).astype(float)
+
+
+def test_models_are_personal_within_a_coalition(federate):
+    """A member's model is that of the hypernetwork for its own preferences among the members."""
     run = federate(strategy="ce", **{**LINEAR, "num-server-rounds": 30, "spo.explore": 0.84, "evaluate-every": 30})
-    formed = run.events[24]
-    assert [set(members) for members in formed["coalitions"]] == [{"0", "2"}, {"1", "3"}]
-    assert formed["violations"] == [] and formed["axioms-checked-up-to"] == 4
+    formed, last = run.events[24], run.events[-1]
+    assert (
+        [set(members) for members in formed["coalitions"]]
+        == [{"0", "2"}, {"1", "3"}]
+        == [set(members) for members in last["coalitions"]]
+    )
+    assert last["violations"] == [] and last["axioms-checked-up-to"] == 4
     assert [event["phase"] for event in run.events] == ["hypernetwork"] * 25 + ["coalitions"] * 5
-    for group in ("02", "13"):
-        uploaded, sent = run.uploaded(29), run.sent(30)
-        mean = np.mean([uploaded[client]["classifier"].astype(float) for client in group], axis=0)
-        for client in group:  # FedAvg among these two: 30 samples each
-            np.testing.assert_allclose(sent[client]["classifier"], mean, rtol=1e-5, atol=1e-7)
-            assert run.events[29]["weights"][client] == pytest.approx(0.5)
-    first = run.sent(26)
-    theta = made(run).made_for(even({0, 2}, 4))["classifier"]
-    np.testing.assert_allclose(first["0"]["classifier"], theta, rtol=1e-6)
-    np.testing.assert_array_equal(first["0"]["classifier"], first["2"]["classifier"])
-    assert np.abs(first["0"]["classifier"] - first["1"]["classifier"]).max() > 0.1
+    for client, group in GROUPS.items():
+        weights = last["preferences"][client]
+        assert set(weights) <= group
+        point = np.array([weights.get(name, 0.0) for name in GROUPS])
+        np.testing.assert_allclose(theta_of(run, client), made(run).made_for(point)["classifier"], atol=2e-3)
+    assert np.abs(theta_of(run, "0") - theta_of(run, "2")).max() > 1e-3  # not one for both
     text = (run.path / "report.html").read_text()
     assert "Coalitions" in text and "up to 4: 0 violations" in text
 
 
-def test_axioms_are_checked_with_what_clients_measure(federate):
-    """The utilities behind the verdict are the validation losses of the models for every set."""
+def test_rays_of_a_formed_coalition_have_weight_for_its_members_only():
+    config, settings = parse_config({**default_config(), "strategy": "ce", "spo.rays": 12})
+    method = CE(config, settings["spo"], initial_layout(config))
+    method.roster = list("abcdefg")
+    before = method.draw(3, method.roster)
+    method.coalitions = [["b", "e", "g"], ["a", "c"], ["d"], ["f"]]
+    rays = method.draw(3, ["a", "b", "c", "e", "f"])  # two are not there
+    np.testing.assert_allclose(rays.sum(axis=1), 1)
+    supports = [{method.roster[i] for i in np.flatnonzero(ray)} for ray in rays]
+    assert all(any(support <= set(members) for members in method.coalitions) for support in supports)
+    assert set().union(*supports) == {"a", "b", "c", "e", "f"}
+    method.coalitions = [method.roster]
+    np.testing.assert_array_equal(method.draw(3, method.roster), before)  # one coalition of all is SPO
+
+
+def all_together(wish, n):
+    for i in range(n):
+        wish(i, frozenset(range(n)))
+    return [frozenset(range(n))]
+
+
+@pytest.mark.parametrize("explore", [0.5, 1.0])
+def test_in_a_complete_graph_ce_is_spo(explore, federate, monkeypatch):
+    """Section 5.2 of the paper: "the accuracy model of each client in CE equals to the accuracy achieved by SPO"."""
+    monkeypatch.setattr("coterie.strategies.spo.ce.collaboration_equilibrium", all_together)
+    settings = {**LINEAR, "num-server-rounds": 6, "evaluate-every": 6, "spo.fine-tune-epochs": 2}
+    spo, ce = (federate(strategy=name, **settings, **{"spo.explore": explore}) for name in ("spo", "ce"))
+    assert ce.events[-1]["coalitions"] == [sorted(GROUPS)]
+    for client in GROUPS:
+        np.testing.assert_array_equal(theta_of(ce, client), theta_of(spo, client))
+    assert ce.result["models"] == spo.result["models"]
+
+
+def test_axioms_are_checked_with_the_models_that_clients_get(federate):
+    """The utilities behind the verdict: the validation loss of the own model, and of those for every set."""
     run = federate(strategy="ce", **{**LINEAR, "num-server-rounds": 4, "spo.explore": 1.0, "evaluate-every": 4})
-    asked = [(n, m, a) for (n, m), (_, a) in zip(run.grid.sent, run.grid.answered, strict=True) if is_search(m)]
-    measured = {n: (m, a) for n, m, a in asked}  # the last question to each client
+    measured = {n: (m, a) for n, m, a in judged(run)}  # the last question to each client
     hyper = made(run).hyper()
+    losses: dict[int, dict[frozenset[int], float]] = {}
+    own: dict[int, float] = {}
     for client, (message, answer) in measured.items():
         rows = unpack(message.content.array_records[MODEL])["classifier"]
-        expected = hyper.models(np.array([even(s, 4) for s in subsets(int(client))]))["classifier"]
-        np.testing.assert_allclose(rows[: len(expected)], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(rows[0], theta_of(run, client), rtol=1e-5)
+        sets = [frozenset(s) for s in subsets(int(client))]
+        expected = hyper.models(np.array([even(s, 4) for s in sets]))["classifier"]
+        np.testing.assert_allclose(rows[1 : 1 + len(sets)], expected, rtol=1e-5, atol=1e-6)
         x, y = samples_of(run, client, "validation")
-        losses = answer.content.metric_records[METRICS]["losses"]
-        np.testing.assert_allclose(losses, ((y - rows.astype(float) @ x.T) ** 2).mean(axis=1), rtol=1e-4)
+        exact = ((y - rows.astype(float) @ x.T) ** 2).mean(axis=1)
+        np.testing.assert_allclose(answer.content.metric_records[METRICS]["losses"], exact, rtol=1e-4)
+        own[int(client)], losses[int(client)] = exact[0], dict(zip(sets, exact[1:], strict=False))
+    homes = {int(i): frozenset(map(int, members)) for members in run.events[-1]["coalitions"] for i in members}
+    support = {int(i): frozenset(map(int, d)) for i, d in run.events[-1]["preferences"].items()}
+
+    def gains(i, part, strictly):  # what the paper's axioms say, without the product's code
+        best = min(loss for s, loss in [*losses[i].items(), (support[i] | {i}, own[i])] if s <= part)
+        return best < own[i] if strictly else best <= own[i]
+
+    broken = {
+        part
+        for size in range(1, 5)
+        for part in map(frozenset, itertools.combinations(range(4), size))
+        if part not in homes.values() and all(gains(i, part, strictly=not part < homes[min(part)]) for i in part)
+    }
+    assert {frozenset(map(int, v["clients"])) for v in run.events[-1]["violations"]} == broken
+
+
+def test_the_model_that_a_client_gets_is_the_one_it_judged_best(federate):
+    """Fine-tuned where that lowers its validation loss; the standard errors are those of paired differences."""
+    settings = {**LINEAR, "num-server-rounds": 3, "evaluate-every": 3, "spo.fine-tune-epochs": 2}
+    run = federate(strategy="spo", **settings)
+    asked = judged(run)
+    assert sorted(n for n, _, _ in asked) == sorted(GROUPS)
+    for client, message, answer in asked:
+        rows = unpack(message.content.array_records[MODEL])["classifier"].astype(float)
+        metrics = answer.content.metric_records[METRICS]
+        x, y = samples_of(run, client, "validation")
+        each = (y - rows @ x.T) ** 2
+        np.testing.assert_allclose(metrics["losses"][: len(rows)], each.mean(axis=1), rtol=1e-4)
+        mine = (y - theta_of(run, client) @ x.T) ** 2
+        assert mine.mean() == pytest.approx(min(metrics["losses"]), rel=1e-4)
+        difference = each - mine
+        errors = difference.std(axis=1, ddof=1) / np.sqrt(len(y))
+        np.testing.assert_allclose(metrics["errors"][: len(rows)], errors, rtol=1e-3)
+    assert run.events[-1]["fine-tuned"]
+
+
+@pytest.mark.parametrize(("samples", "warned"), [("100", True), ("600", False)])
+def test_few_validation_samples_are_told_once(samples, warned, federate, caplog):
+    settings = {**LINEAR, "num-server-rounds": 2, "evaluate-every": 2, "linear-samples": samples}
+    federate(strategy="spo", **{**settings, "validation-fraction": 0.4, "spo.search-steps": 1})
+    told = [r.getMessage() for r in caplog.records if "by chance" in r.getMessage()]
+    assert len(told) == warned
+    if warned:
+        assert "fewer than 30" in told[0] and "validation-fraction = 0.4: 0, 1, 2, 3" in told[0]
 
 
 def test_broken_axioms_are_named(federate, monkeypatch):
     """Everybody is put into one coalition, which is none that they want."""
-    monkeypatch.setattr("coterie.strategies.spo.ce.collaboration_equilibrium", lambda wish, n: [_asked(wish, n)])
-
-    def _asked(wish, n):
-        for i in range(n):
-            wish(i, frozenset(range(n)))
-        return frozenset(range(n))
-
+    monkeypatch.setattr("coterie.strategies.spo.ce.collaboration_equilibrium", all_together)
     run = federate(strategy="ce", **{**LINEAR, "num-server-rounds": 25, "spo.explore": 1.0})
     broken = run.events[-1]["violations"]
     assert {"axiom": "inner agreement", "clients": ["0", "2"]} in broken
@@ -172,7 +259,8 @@ def test_broken_axioms_are_named(federate, monkeypatch):
 
 
 def test_the_largest_coalitions_that_are_asked_about():
-    assert [largest_part(n) for n in (2, 4, 8, 9, 10, 20, 30, 100, 1000)] == [2, 4, 4, 3, 3, 2, 2, 1, 1]
+    assert [largest_part(n, 64) for n in (2, 4, 8, 9, 10, 20, 30, 100, 1000)] == [2, 4, 4, 3, 3, 2, 2, 1, 1]
+    assert [largest_part(n, 16) for n in (5, 6, 16, 17)] == [5, 3, 2, 1]
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
@@ -182,6 +270,9 @@ SHORT = {**LINEAR, "num-server-rounds": 2, "evaluate-every": 2, "spo.search-step
 
 def spoil(kind):
     def tamper(asked: Message, answer: Message, name: str) -> Message | None:
+        if name == "1" and kind == "errors" and asked.metadata.message_type == "train.judge":
+            metrics = answer.content.metric_records[METRICS]
+            metrics["errors"] = [-1.0] * len(metrics["errors"])
         if name != "1" or not is_search(asked):
             return answer
         if kind == "error":
@@ -204,6 +295,7 @@ def spoil(kind):
         ("spo", "shape", "expected float32 (1, 6), got float32 (2, 6)"),
         ("spo", "losses", "numbers, got 1"),
         ("ce", "nan", "6 of 6 numbers are not finite"),
+        ("ce", "errors", "errors: must not be negative"),
     ],
 )
 def test_a_client_that_fails_in_the_search_is_named_and_stays_alone(strategy, kind, reason, federate):

@@ -1,7 +1,9 @@
 """Bring your own data: every kind of file, and a clear refusal of every wrong one."""
 
+import io
 import logging
 import pickle
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -311,3 +313,25 @@ def test_the_examples_of_the_documentation_run(example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(example, {})
     assert any(tmp_path.iterdir())
+
+
+# --- files that lie ---------------------------------------------------------------------------------------------------
+
+
+def test_a_header_that_says_more_than_is_there_is_refused_before_room_is_made(tmp_path):
+    lying = io.BytesIO()
+    np.lib.format.write_array_header_1_0(lying, {"descr": "<f8", "fortran_order": False, "shape": (10**13,)})
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", lying.getvalue() + bytes(64))
+    with pytest.raises(
+        DataError, match=r"a.npz: not a readable .npz .*x.npy says that it has the shape \(10000000000000,\)"
+    ):
+        load_own(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("label", ["1e18", "1e30", "-1e30", "100000"])
+@pytest.mark.parametrize("classes", ["", "3"])
+def test_a_label_that_is_no_class_is_refused(label, classes, tmp_path):
+    (tmp_path / "a.csv").write_text(f"one,label\n1,0\n2,{label}\n")
+    with pytest.raises(DataError, match="label"):
+        load_own(tmp_path / "a.csv", classes=classes)

@@ -80,3 +80,10 @@ def test_a_header_that_cannot_be(header, tmp_path):
     path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(12))
     with pytest.raises(ValueError, match=r"."):
         stored_arrays(path)
+
+
+def test_a_header_of_brackets_is_refused(tmp_path):
+    text = b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+    (tmp_path / "file").write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(ValueError, match="brackets in brackets"):
+        stored_arrays(tmp_path / "file")

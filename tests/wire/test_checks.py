@@ -300,12 +300,18 @@ def test_hellos():
         (RecordDict({ORDER: ConfigRecord({"name": "a"})}), "Hello: expected the fields"),
         (RecordDict({ORDER: MetricRecord({"name": 1})}), "is this node running Coterie"),
         (RecordDict({"hello": ArrayRecord()}), "is this node running Coterie"),
-        (RecordDict({ORDER: ConfigRecord({**Hello("a", "c", 1, 1, 1, 1).to_record(), "name": "../a"})}), "no '/'"),
+        (
+            RecordDict({ORDER: ConfigRecord({**Hello("a", "c", 1, 1, 1, 1).to_record(), "name": "../a"})}),
+            "'../a': a client",
+        ),
         (
             RecordDict({ORDER: ConfigRecord({**Hello("a", "c", 1, 1, 1, 1).to_record(), "num_train": -4})}),
-            "not negative",
+            "from 0 to",
         ),
-        (RecordDict({ORDER: ConfigRecord({**Hello("a", "c", 1, 1, 1, 1).to_record(), "name": ["a"]})}), "printable"),
+        (
+            RecordDict({ORDER: ConfigRecord({**Hello("a", "c", 1, 1, 1, 1).to_record(), "name": ["a"]})}),
+            "name has 1 to 64 letters",
+        ),
         (Error(code=2, reason="ConfigError: no name"), "error 2: ConfigError: no name"),
     ],
 )

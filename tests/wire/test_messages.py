@@ -28,7 +28,8 @@ orders = st.builds(
 evaluations = st.builds(
     EvaluateOrder, round=counts, kinds=st.lists(words, max_size=2).map(tuple), fine_tune_epochs=counts
 )
-hellos = st.builds(Hello, words, words, counts, counts, counts, counts)
+few = st.integers(0, 10**9)
+hellos = st.builds(Hello, words, words, few, few, few, few)
 
 
 @given(st.one_of(orders, evaluations, hellos))
@@ -55,13 +56,13 @@ def test_missing_or_unknown_fields_are_refused(change):
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "a/b", "../up", "a\nb", "a\0b", 7])
 def test_names_that_are_no_names(name):
-    with pytest.raises(ValueError, match="name must have 1 to 64 printable characters and no '/'"):
+    with pytest.raises(ValueError, match="name has 1 to 64 letters"):
         Hello(name, "c", 1, 1, 1, 1)
 
 
-@pytest.mark.parametrize("count", [-1, 1.5, "3", None])
+@pytest.mark.parametrize("count", [-1, 1.5, "3", None, 10**9 + 1])
 def test_counts_that_are_no_counts(count):
-    with pytest.raises(ValueError, match="counts of a hello must be integers, not negative"):
+    with pytest.raises(ValueError, match="counts of a hello must be integers from 0 to 1000000000"):
         Hello("a", "c", 1, count, 1, 1)
 
 

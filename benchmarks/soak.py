@@ -1,0 +1,155 @@
+"""A long run with many real clients, some of which are killed at any time: does memory stay flat, is anything left behind?
+
+    python benchmarks/soak.py [--clients 30] [--rounds 200] [--every 15] [--seed 1]
+
+`coterie server`, a `coterie client` for each client and `coterie submit`, as on machines of their own. Every few seconds
+(`--every`, a mean) something is killed with SIGKILL: in eight of ten cases a client, which is started again five seconds later,
+else the SuperLink or the process that runs the method; the server starts these again itself. It prints rounds, kills, clients
+left out, megabytes (PSS) of the server's processes over the rounds with their slope beside their mean, open files, and what was
+left behind at the end: processes, and files in the temporary directory.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from deployment import pss, tree
+
+from coterie.runtime.keys import make_keys
+from coterie.runtime.processes import Processes, free_ports, marked
+
+BACK_SECONDS = 5.0  # until a killed client is started again
+LOOK_SECONDS = 0.5
+FIRST_KILL_SECONDS = 20.0
+COTERIE = (sys.executable, "-P", "-m", "coterie")
+
+
+class Soak:
+    def __init__(self, home: Path, processes: Processes, clients: int, rounds: int) -> None:
+        self.home, self.processes, self.rounds = home, processes, rounds
+        self.keys, self.run_dir = home / "keys", home / "run"
+        self.names = [f"c{i:02d}" for i in range(clients)]
+        self.fleet, self.control = free_ports(2)
+        make_keys(self.keys, self.names)
+
+    def start(self, name: str, *words: str) -> None:
+        directory = self.home / name
+        directory.mkdir(exist_ok=True)
+        temporary = {"TMPDIR": str(self.home / "tmp"), "OMP_NUM_THREADS": "1"}
+        self.processes.start(name, [*COTERIE, *words], {**os.environ, **temporary}, directory)
+
+    def start_server(self) -> None:
+        ports = ("--fleet-port", str(self.fleet), "--control-port", str(self.control))
+        self.start("server", "server", "--keys", str(self.keys), "--directory", str(self.home / "server"), *ports)
+
+    def start_client(self, name: str) -> None:
+        own = ("--key", str(self.keys / "clients" / name), "--root-certificates", str(self.keys / "ca.crt"))
+        data = ("--partition", str(self.names.index(name)), "--num-partitions", str(len(self.names)))
+        server = ("--server", f"127.0.0.1:{self.fleet}", "--state", str(self.home / "states" / name))
+        self.start(name, "client", *server, *own, *data)
+
+    def submit(self) -> None:
+        where = ("--server", f"127.0.0.1:{self.control}", "--root-certificates", str(self.keys / "ca.crt"))
+        keys = ("--num-clients", str(len(self.names)), "--num-server-rounds", str(self.rounds), "--local-epochs", "1")
+        small = ("--strategy", "fedavg", "--task", "digits", "--evaluate-every", "10", "--round-timeout", "30")
+        self.start("submit", "submit", *where, *keys, *small, "--run-dir", str(self.run_dir))
+
+    def kill(self, rng: random.Random) -> str:
+        """Kills one at random; returns its name."""
+        if rng.random() < 0.8:
+            name = rng.choice(self.names)
+            os.killpg(self.processes.running[name].pid, signal.SIGKILL)
+            return name
+        kind = rng.choice(["superlink", "serverapp"])
+        wanted = "flower-superlink" if kind == "superlink" else "flwr-serverapp"
+        for pid in tree(self.processes.running["server"].pid):
+            if wanted in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "):
+                os.kill(pid, signal.SIGKILL)
+                return kind
+        return ""
+
+    def events(self) -> list[dict]:
+        path = self.run_dir / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def open_files(root: int) -> int:
+    return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in tree(root))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name, value in (("clients", 30), ("rounds", 200), ("every", 15), ("seed", 1)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    with tempfile.TemporaryDirectory() as directory:
+        home = Path(directory)
+        for name in ("logs", "tmp", "states"):
+            (home / name).mkdir()
+        with Processes(home / "logs") as processes:
+            soak = Soak(home, processes, options.clients, options.rounds)
+            kills, memory, files = run(soak, rng, options.every)
+            events, mark = soak.events(), processes.mark
+            said = (home / "logs" / "submit.log").read_text().splitlines()[-3:]
+            finished = (soak.run_dir / "result.json").exists()
+        left = [path.relative_to(home) for path in (home / "tmp").rglob("*") if path.is_file()]
+    print(f"rounds {len(events)} of {options.rounds}, {'finished' if finished else 'NOT FINISHED'}: {' | '.join(said)}")
+    print(f"kills: {dict(kills)}; left out {sum(len(event['left-out']) for event in events)} times")
+    rounds = np.array(sorted(memory))
+    megabytes, handles = (np.array([values[r] for r in rounds]) for values in (memory, files))
+    half = len(rounds) // 10  # the first tenth fills caches
+    slope = np.polyfit(rounds[half:], megabytes[half:], 1)[0] * 100
+    print(
+        f"server: mean {megabytes.mean():.0f} MB, slope {slope:+.1f} MB per 100 rounds ({slope / megabytes.mean():+.3f} of it)"
+    )
+    print(f"open files: {handles[half]} at round {rounds[half]}, {handles[-1]} at the end")
+    print(f"left behind: {len(marked(mark))} processes, {len(left)} files {[str(path) for path in left[:5]]}")
+
+
+def run(soak: Soak, rng: random.Random, every: float) -> tuple[Counter[str], dict[int, float], dict[int, int]]:
+    kills: Counter[str] = Counter()
+    memory: dict[int, float] = {}
+    files: dict[int, int] = {}
+    back: dict[str, float] = {}
+    soak.start_server()
+    for name in soak.names:
+        soak.start_client(name)
+    time.sleep(10)
+    soak.submit()
+    following = soak.processes.running["submit"]
+    next_kill = time.monotonic() + FIRST_KILL_SECONDS
+    while following.poll() is None:
+        time.sleep(LOOK_SECONDS)
+        now, rounds = time.monotonic(), len(soak.events())
+        server = soak.processes.running["server"].pid
+        if rounds and rounds not in memory:
+            memory[rounds], files[rounds] = pss(server), open_files(server)
+            print(
+                f"round {rounds}: {memory[rounds]:.0f} MB, {files[rounds]} files, {sum(kills.values())} kills",
+                flush=True,
+            )
+        for name in [name for name, when in back.items() if now > when]:
+            soak.processes.running[name].wait()
+            soak.start_client(name)
+            del back[name]
+        if rounds and now > next_kill and (killed := soak.kill(rng)):
+            kind = "client" if killed in soak.names else killed
+            kills[kind] += 1
+            if kind == "client":
+                back[killed] = now + BACK_SECONDS
+            next_kill = now + rng.expovariate(1 / every)
+    return kills, memory, files
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,354 @@
+"""Coterie: clients of one kind train together, each with its own prior and half of its own head.
+
+1. Once, every client tells its labels' mean features under the initial network (games/prototypes.py), and by them clients are
+   put into groups of one kind. Who comes later joins the nearest group, or begins its own.
+2. In each group there is a model of its own. Clients train it, and it becomes the geometric median of what they made of it (RFA,
+   Pillutla et al. 2022), so that a few bad ones cannot move it far.
+3. A client's own mixture of labels moves the classifier's biases by log pi_i - log pi_group.
+4. From there the classifier alone is trained on the client's samples; the personal classifier is the mean of both.
+
+Features are projected to a few dimensions by a random matrix before anything is told of them. With `privacy.mode` the
+features are of unit length, and the sums get noise: of one sample the counts, sums and sums of squares have at most length
+sqrt(3). Personal models never leave their clients.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message, RecordDict
+from torch import nn
+
+from coterie.client.accountant import Accountant
+from coterie.client.participant import Participant, received_parts
+from coterie.client.privacy import secret_generator
+from coterie.client.store import OWN
+from coterie.client.testing import personal_metrics
+from coterie.games.prototypes import FEWEST, Kinds, Prototypes, group_by_kind, prior_shift, prototypes_of, to_groups
+from coterie.strategies.fedavg import FedAvg, sample_weights
+from coterie.strategies.federation import name_order
+from coterie.strategies.findings import Finding
+from coterie.strategies.method import MethodSettings, answers, setting
+from coterie.strategies.robust import geometric_median_weights, weights_vector
+from coterie.strategies.rounds import Round, by_name
+from coterie.tasks.models import Network
+from coterie.tasks.parts import average
+from coterie.tasks.resolve import spec_of
+from coterie.tasks.training import Samples, evaluate, features, train
+from coterie.wire.arrays import Parts, pack
+from coterie.wire.checks import Update, metrics_of, records_of, vector_of
+from coterie.wire.errors import ConfigError, Refused
+from coterie.wire.messages import Order, Sent, reply
+from coterie.wire.randomness import generator
+
+log = logging.getLogger(__name__)
+
+DIMENSIONS = 16  # of the features that are told
+ENOUGH_SAMPLES = 500  # for prototypes with noise to be of use
+SENSITIVITY = 3.0**0.5
+FIRST_SHARE = 0.1  # of privacy.target-epsilon that the prototypes may take
+
+
+@dataclass(frozen=True)
+class PrototypesOrder(Order):
+    """Tell the prototypes of the training samples under the initial network."""
+
+    kind = "query.prototypes"
+    dimensions: int
+
+
+@dataclass(frozen=True)
+class HeadOrder(Order):
+    """Test the group's model, which came along, and the personal one: with the own prior in place of that of the group,
+    whose labels have the numbers `counts`, then half-tuned for `epochs`. Without `counts` the prior stays."""
+
+    kind = "evaluate.head"
+    counts: tuple[float, ...]
+    epochs: int
+
+
+class Coterie(FedAvg):
+    name = "coterie"
+    saved = ("prototypes", "members", "models")
+    private: ClassVar[tuple[str, ...]] = ("dp-sgd", "weights")
+
+    class Settings(MethodSettings):
+        threshold: float = setting(3.0, "Clients whose T is below it are of one kind. 0: everybody alone.", ge=0.0)
+        mean: Literal["geometric-median", "mean"] = setting(
+            "geometric-median", "How a group's models become one; mean: FedAvg's, which one bad client can move far."
+        )
+        prior: bool = setting(True, "Move the biases to the client's own mixture of labels.")
+        tune_epochs: int = setting(10, "Epochs on the classifier alone; the personal one is half-way there.", ge=0)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prototypes: dict[str, dict[str, Any]] = {}  # client -> what it told
+        self.members: dict[str, str] = {}  # client -> its group
+        self.models: dict[str, Parts] = {}  # group -> its model
+
+    def begin(self) -> None:
+        if spec_of(self.config).kind == "regression":
+            raise ConfigError(
+                f"strategy = 'coterie': groups clients by the labels of their samples, and task {self.config.task!r} has none; "
+                "take 'pfedocf' or 'fedavg-ft'"
+            )
+
+    def round(self, round: Round) -> None:
+        self.meet(round)
+        order = self.train_order(round.number)
+        updates = round.train(lambda clients: self.with_models(lambda client: order, clients))
+        weights: dict[str, float] = {}
+        for group in sorted({self.group_of(client) for client in updates}, key=int):
+            own = {client: update for client, update in updates.items() if self.group_of(client) == group}
+            weights |= self.aggregate_group(group, own)
+        sizes = [self.samples_of(group) for group in self.models]
+        self.model = average(list(self.models.values()), np.array(sizes, float))
+        round.tell(weights=weights, groups=self.groups())
+
+    def aggregate_group(self, group: str, updates: Mapping[str, Update]) -> dict[str, float]:
+        models = [update.parts for update in updates.values()]
+        weights = sample_weights(updates.values())
+        if self.settings.mean == "geometric-median":
+            weights = geometric_median_weights(np.stack([weights_vector(model) for model in models]), weights)
+        self.models[group] = self.models[group] | average(models, weights)
+        return by_name(updates, weights)
+
+    # Groups.
+
+    def meet(self, round: Round) -> None:
+        """Ask clients not met yet for their prototypes, and find their groups."""
+        new = [client for client in self.federation.clients if client not in self.prototypes]
+        if not new:
+            return
+        order = PrototypesOrder(round.number, DIMENSIONS)
+        told, failed = round.ask(new, lambda clients: [Sent(order)] * len(clients), self.check_prototypes)
+        for client, error in failed.items():
+            log.warning("round %d: client %s tells no prototypes: %s", round.number, client, error)
+        first = not self.prototypes
+        self.prototypes |= {client: vars(one) for client, one in told.items()}
+        if first:
+            self.form(list(told))
+        else:
+            for client in told:
+                self.join(client)
+        if not self.models:
+            self.models["0"] = dict(self.model)
+        alone = [clients[0] for clients in self.groups().values() if len(clients) == 1]
+        log.info("%d groups%s", len(self.groups()), f"; alone: {', '.join(alone)}" if alone else "")
+
+    def form(self, clients: list[str]) -> None:
+        known = self.comparable(clients)
+        groups = group_by_kind([self.told(client) for client in known], self.settings.threshold) if known else []
+        for number, group in enumerate(groups):
+            self.models[str(number)] = dict(self.model)
+            self.members |= {known[i]: str(number) for i in group}
+        if self.settings.threshold == 0:
+            for client in [client for client in clients if client not in known]:
+                self.found(client, self.model)
+
+    def join(self, client: str) -> None:
+        """The nearest group, or one of its own, which begins with the model of the nearest."""
+        if client not in self.comparable([client]) or not self.members:
+            return
+        known = [*self.members, client]
+        names = list(self.groups())
+        groups = [[i for i, one in enumerate(self.members) if self.members[one] == name] for name in names]
+        distances = to_groups(Kinds([self.told(one) for one in known]), len(known) - 1, groups)
+        if np.isnan(distances).all():
+            return
+        best = int(np.nanargmin(distances))
+        if distances[best] < self.settings.threshold:
+            self.members[client] = names[best]
+        else:
+            self.found(client, self.models[names[best]])
+
+    def found(self, client: str, model: Parts) -> None:
+        group = str(len(self.models))
+        self.models[group] = dict(model)
+        self.members[client] = group
+
+    def told(self, client: str) -> Prototypes:
+        return Prototypes(**self.prototypes[client])
+
+    def comparable(self, clients: Iterable[str]) -> list[str]:
+        """Those who told of enough samples of some label."""
+        return [client for client in clients if client in self.prototypes and self.told(client).known().any()]
+
+    def group_of(self, client: str) -> str:
+        """Its own; the largest if nothing is known of the client."""
+        return self.members.get(client) or max(self.models, key=lambda group: (self.samples_of(group), -int(group)))
+
+    def groups(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for client in sorted(self.members, key=name_order):
+            found.setdefault(self.members[client], []).append(client)
+        return found
+
+    def label_counts(self, group: str) -> np.ndarray:
+        counts = [self.told(client).counts for client, of in self.members.items() if of == group]
+        return np.maximum(np.sum(counts, axis=0), 0.0) if counts else np.zeros(self.layout.classifier_shape[0])
+
+    def samples_of(self, group: str) -> float:
+        return max(float(self.label_counts(group).sum()), 1.0)
+
+    def check_prototypes(self, client: str, reply: Message) -> Prototypes:
+        _, vectors = metrics_of(records_of(reply))
+        classes = self.layout.classifier_shape[0]
+        counts, squares = (
+            vector_of(vectors, name, number) for name, number in (("counts", classes), ("squares", DIMENSIONS))
+        )
+        means = vector_of(vectors, "means", classes * DIMENSIONS).reshape(classes, DIMENSIONS)
+        noise = float(vector_of(vectors, "noise", 1)[0])
+        most = self.federation.hellos[client].num_train
+        if (counts < 0).any() or (squares < 0).any() or noise < 0:
+            raise Refused("prototypes: counts, squares and noise must not be negative")
+        if not noise and counts.sum() > most:
+            raise Refused(f"prototypes: {counts.sum():g} samples, but the client has {most}")
+        return Prototypes(counts, means, squares, noise)
+
+    # Models.
+
+    def with_models(self, order: Any, clients: list[str]) -> list[Sent]:
+        """Every client with its group's model, which is packed once."""
+        shared: dict[str, ArrayRecord] = {}
+        for group in {self.group_of(client) for client in clients}:
+            shared[group] = pack({part: self.models[group][part] for part in self.uploads()})
+        return [Sent(order(client), shared[self.group_of(client)]) for client in clients]
+
+    def test_orders(self, round: Round, clients: list[str]) -> Iterable[Sent]:
+        counts = {
+            group: tuple(self.label_counts(group).tolist()) if self.settings.prior else () for group in self.models
+        }
+        orders = {group: HeadOrder(round.number, counts[group], self.settings.tune_epochs) for group in self.models}
+        return self.with_models(lambda client: orders[self.group_of(client)], clients)
+
+    def findings(self) -> list[Finding]:
+        clients = self.comparable(sorted(self.members, key=name_order))
+        if not clients:
+            return []
+        kinds = Kinds([self.told(client) for client in clients])
+        groups = self.groups()
+        rows = [[clients.index(client) for client in members] for members in groups.values()]
+        table = np.stack([to_groups(kinds, i, rows) for i in range(len(clients))])  # (clients, groups)
+        facts: dict[str, dict[str, Any]] = {}
+        for client, distances in zip(clients, table, strict=True):
+            own = list(groups).index(self.members[client])
+            others = {
+                group: float(t) for group, t in zip(groups, distances, strict=True) if group != self.members[client]
+            }
+            seen = {group: t for group, t in others.items() if not np.isnan(t)}
+            nearest = min(seen, key=lambda group: seen[group], default="")
+            facts[client] = {
+                "own": None if np.isnan(distances[own]) else float(distances[own]),
+                "nearest": groups[nearest] if nearest else [],
+                "to-nearest": seen.get(nearest),
+            }
+        alone = [members[0] for members in groups.values() if len(members) == 1]
+        return [
+            Finding("groups", "groups", list(groups.values()), facts={"clients": facts, "alone": alone}),
+            Finding.pairs(
+                "kinds",
+                clients,
+                np.nan_to_num(kinds.all_distances(), nan=-1.0),
+                bound=self.settings.threshold,
+                distance=True,
+            ),
+        ]
+
+    # The client.
+
+    @staticmethod
+    @answers(PrototypesOrder)
+    def tell_prototypes(me: Participant, order: PrototypesOrder, records: RecordDict) -> RecordDict:
+        samples, attack = me.train_samples(), me.attack()
+        if attack:
+            samples = attack.on_samples(samples)
+        classes = me.spec.num_outputs
+        seen = projected(me, samples, order.dimensions)
+        labels = samples.y.cpu().numpy()
+        told = (
+            prototypes_of(seen, labels, classes)
+            if me.privacy.mode == "off"
+            else noisy_prototypes(me, seen, labels, classes, order.round)
+        )
+        metrics = {
+            "counts": told.counts,
+            "means": told.means.ravel(),
+            "squares": told.squares,
+            "noise": np.array([told.noise]),
+        }
+        return reply({name: value.tolist() for name, value in metrics.items()})
+
+    @staticmethod
+    @answers(HeadOrder)
+    def test_head(me: Participant, order: HeadOrder, records: RecordDict) -> RecordDict:
+        network = me.network()
+        kept = me.store.find(OWN, order.round + 1)
+        network.fill({**(kept.arrays if kept else {}), **received_parts(records, network)})
+        samples, own = me.test_samples(), me.train_samples()
+        told = {f"global.{name}": value for name, value in evaluate(network, samples).items()} if len(samples) else {}
+        if order.counts and network.classifier.bias is not None:
+            if len(order.counts) != me.spec.num_outputs:
+                raise Refused(
+                    f"the server sent counts of {len(order.counts)} labels, the task has {me.spec.num_outputs}"
+                )
+            mine = np.bincount(own.y.cpu().numpy(), minlength=me.spec.num_outputs)
+            shift = torch.from_numpy(prior_shift(mine, np.array(order.counts)))
+            network.classifier.bias.data += shift.to(network.classifier.bias)
+        half_tune(me, network, own, order)
+        return reply({**told, **personal_metrics(me, network)})
+
+
+def projected(me: Participant, samples: Samples, dimensions: int) -> np.ndarray:
+    """The features of samples under the initial network, (samples, dimensions), by a matrix that all clients have alike."""
+    found = features(me.network(), samples.x).double().cpu().numpy() if len(samples) else np.zeros((0, 1))
+    matrix = generator(me.config.seed, "prototypes").normal(size=(found.shape[1], dimensions))
+    return np.asarray(found @ matrix / np.sqrt(found.shape[1]))
+
+
+def noisy_prototypes(
+    me: Participant, seen: np.ndarray, labels: np.ndarray, classes: int, server_round: int
+) -> Prototypes:
+    """The same with noise, from features of unit length; with DP-SGD it is counted as a step that sees all samples."""
+    privacy = me.privacy
+    noise = privacy.noise_multiplier
+    if privacy.mode == "dp-sgd" and len(labels):
+        accountant = Accountant.load(me.store)
+        if privacy.target_epsilon:
+            noise = accountant.noise_for(FIRST_SHARE * privacy.target_epsilon, 1.0, 1, privacy.delta)
+        accountant.after(noise, 1.0, 1).save(me.store)
+    if len(labels) < ENOUGH_SAMPLES:
+        log.warning(
+            "client %s: %d samples are few for prototypes with noise; from about %d on groups are found as without",
+            *(me.name, len(labels), ENOUGH_SAMPLES),
+        )
+    unit = seen / np.maximum(np.linalg.norm(seen, axis=1, keepdims=True), 1e-12)
+    member = np.eye(classes)[labels]  # (samples, classes)
+    exact = np.concatenate([member.sum(axis=0), (member.T @ unit).ravel(), np.square(unit).sum(axis=0)])
+    spread = noise * SENSITIVITY
+    drawn = torch.randn(
+        len(exact), generator=secret_generator(me, "prototypes", server_round, device="cpu"), dtype=torch.float64
+    )
+    counts, sums, squares = np.split(exact + spread * drawn.numpy(), [classes, classes + classes * unit.shape[1]])
+    counts = np.where(counts >= FEWEST, counts, 0.0)
+    means = sums.reshape(classes, -1) / np.maximum(counts, 1.0)[:, None] * (counts > 0)[:, None]
+    within = squares - (counts[:, None] * np.square(means)).sum(axis=0)
+    return Prototypes(counts, means, np.maximum(within, 0.0), spread**2)
+
+
+def half_tune(me: Participant, network: Network, samples: Samples, order: HeadOrder) -> None:
+    """Half-way from the classifier to what it becomes when it alone is trained, on features that are made once."""
+    if not order.epochs or not len(samples):
+        return
+    head = nn.Linear(
+        network.classifier.in_features, network.classifier.out_features, network.classifier.bias is not None
+    )
+    tuned = Network(nn.Identity(), head.to(me.device))
+    start = network.dump(["classifier"])
+    tuned.load(start)
+    cached = Samples(features(network, samples.x).clone(), samples.y)
+    train(tuned, cached, me.sgd(), epochs=order.epochs, rng=me.rng("tune", order.round))
+    network.load({"classifier": (start["classifier"] + tuned.dump()["classifier"]) / 2})
