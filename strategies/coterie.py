@@ -97,9 +97,10 @@ class Coterie(FedAvg):
             )
 
     def round(self, round: Round) -> None:
-        self.meet(round)
+        silent = self.meet(round)
         order = self.train_order(round.number)
         updates = round.train(lambda clients: self.with_models(lambda client: order, clients))
+        round.event["left-out"] |= {client: str(why) for client, why in silent.items() if client not in updates}
         weights: dict[str, float] = {}
         for group in sorted({self.group_of(client) for client in updates}, key=int):
             own = {client: update for client, update in updates.items() if self.group_of(client) == group}
@@ -118,11 +119,11 @@ class Coterie(FedAvg):
 
     # Groups.
 
-    def meet(self, round: Round) -> None:
-        """Ask clients not met yet for their prototypes, and find their groups."""
+    def meet(self, round: Round) -> dict[str, Refused]:
+        """Ask clients not met yet for their prototypes, and find their groups; why some told none."""
         new = [client for client in self.federation.clients if client not in self.prototypes]
         if not new:
-            return
+            return {}
         order = PrototypesOrder(round.number, DIMENSIONS)
         told, failed = round.ask(new, lambda clients: [Sent(order)] * len(clients), self.check_prototypes)
         for client, error in failed.items():
@@ -138,6 +139,7 @@ class Coterie(FedAvg):
             self.models["0"] = dict(self.model)
         alone = [clients[0] for clients in self.groups().values() if len(clients) == 1]
         log.info("%d groups%s", len(self.groups()), f"; alone: {', '.join(alone)}" if alone else "")
+        return failed
 
     def form(self, clients: list[str]) -> None:
         known = self.comparable(clients)

@@ -256,7 +256,7 @@ class Federation:
         return {identifier: node for identifier, node in zip(identifiers, nodes, strict=True) if identifier}
 
     def _wait(
-        self, pushed: Mapping[str, int], timeout: float, progress: Progress | None, asked: int, kind: str
+        self, pushed: Mapping[str, int], timeout: float, progress: Progress | None, asked: int, kind: str = ""
     ) -> dict[int, Message]:
         begun, deadline = time.time(), time.monotonic() + timeout
         waiting, answered = dict(pushed), dict[int, Message]()

@@ -268,7 +268,7 @@ def test_a_crash_in_training_does_not_end_the_client(own_site: Site) -> None:
     mended = own_site.start_client("1", "--data", str(script), log="own.log")
     box.wait_for("connected to", "own.log", mended)
     trap.touch()
-    done = own_site.submit("--num-clients", "2", "--num-server-rounds", "1")
+    done = own_site.submit("--num-clients", "2", "--num-server-rounds", "1", "--quorum", "1.0")
     assert done.returncode == 2 and "SIGSEGV" in done.stderr, done.stderr
     trap.unlink()
     done = own_site.submit("--num-clients", "2", "--num-server-rounds", "1")
@@ -316,7 +316,7 @@ def test_a_name_belongs_to_its_key(own_site: Site) -> None:
     own_site.processes["1"].wait(timeout=30)
     thief = own_site.start_client("1", "--name", "0", "--state", "thief", log="thief.log")
     own_site.box.wait_for("connected to", "thief.log", thief)
-    done = own_site.submit("--num-clients", "2", "--num-server-rounds", "1")
+    done = own_site.submit("--num-clients", "2", "--num-server-rounds", "1", "--quorum", "1.0")
     assert done.returncode == 2
     assert re.search(r"its key is registered as '1'", done.stderr), done.stderr
 

@@ -199,7 +199,7 @@ class Trusting(Toy):
 class AllOrNothing(Toy):
     def aggregate(self, round, updates):
         super().aggregate(round, updates)
-        for client in self.federation.clients:
+        for client in self.federation.connected:
             updates[client]
 
 

@@ -227,7 +227,7 @@ def test_a_client_without_the_method_is_refused_by_that_reason(federate, monkeyp
 
     monkeypatch.setattr(SimulationGrid, "__init__", forgetful)
     with pytest.raises(RunFailed, match=r"3 of 4 clients joined .* client '2' has no method 'ditto': install it there"):
-        federate(strategy=str(DITTO), model="linear")
+        federate(strategy=str(DITTO), model="linear", quorum=1.0)
 
 
 def test_a_client_with_another_version_is_refused_with_both_fingerprints(federate, monkeypatch, tmp_path):
@@ -242,9 +242,9 @@ def test_a_client_with_another_version_is_refused_with_both_fingerprints(federat
 
     monkeypatch.setattr(SimulationGrid, "__init__", other)
     with pytest.raises(RunFailed) as caught:
-        federate(strategy=str(DITTO), model="linear")
+        federate(strategy=str(DITTO), model="linear", quorum=1.0)
     here, there = (fingerprint_with(method_of("ditto", str(path))) for path in (DITTO, tmp_path / "ditto.py"))
-    assert here != there and f"client '2' runs other code ({there}) than the server ({here})" in str(caught.value)
+    assert here != there and f"client '2' runs other code ('{there}') than the server ({here})" in str(caught.value)
 
 
 # --- privacy ---------------------------------------------------------------------------------------------------------

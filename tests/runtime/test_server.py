@@ -1,5 +1,6 @@
-"""Who may take part: those of the public keys in a directory, and no others. One server in a directory."""
+"""Who may take part: those of the public keys in a directory, and no others. One server in a directory, not too large."""
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,7 +8,8 @@ import pytest
 
 from coterie.runtime.control import read_public_key
 from coterie.runtime.keys import make_keys, revoke_keys
-from coterie.runtime.server import Members, serve
+from coterie.runtime.processes import Processes
+from coterie.runtime.server import Members, Server, resident_bytes, serve
 from coterie.wire.errors import ConfigError
 from coterie.wire.files import alone_in
 
@@ -67,3 +69,27 @@ def test_a_second_server_in_the_same_directory_is_refused(tmp_path: Path) -> Non
         pytest.raises(ConfigError, match=r"directory = .*another server works there"),
     ):
         serve(str(tmp_path / "keys"), str(home), "127.0.0.1", 1, "127.0.0.1", 2, True)
+
+
+def test_a_superlink_that_has_too_much_memory_is_started_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_keys(tmp_path / "keys", ["0"])
+    greedy = "import time; data = bytearray(200 * 2**20); print('full', flush=True); time.sleep(600)"
+    with Processes(tmp_path) as processes:
+        server = Server(processes, tmp_path / "keys", tmp_path, "127.0.0.1:1", "127.0.0.1", 2, executor=False)
+        server.commands = {"superlink": [sys.executable, "-c", greedy]}
+        server._start("superlink")
+        first = processes.running["superlink"]
+        while "full" not in processes.log_of("superlink").read_text():
+            assert first.poll() is None
+        assert resident_bytes(first.pid) > 200 * 2**20
+        server._revive()
+        assert first.poll() is None  # half of the machine's memory is more
+        server.most_memory = 150 * 2**20
+        server._revive()
+        assert first.wait(10) == -9
+        server._revive()
+        assert processes.running["superlink"] is not first
+    said = capsys.readouterr().err
+    assert "MB of memory, and may have 150; ending it" in said and "starting it again" in said

@@ -174,7 +174,7 @@ def test_an_update_a_million_times_as_long_is_as_if_the_client_were_away(strateg
     """One of three clients: the others' result is the same to the last byte."""
     small = {"strategy": strategy, "model": "linear", "num-clients": 3}
     if strategy == "pfedocf":
-        small |= {"ocf.warmup": 1}
+        small |= {"ocf.trial-rounds": 1}
     if strategy == "fedrep":  # of a linear model nothing would be sent
         small |= {"model": "mlp"}
     huge = federate(tampered("1", {2}, lambda start, value: start + 1e6 * (value - start)), **small)

@@ -424,7 +424,7 @@ def test_state_survives_a_restart_of_the_server(federate):
     method.load_state_dict(state)
     again = method.state_dict()
     assert {key: again[key] for key in again if key != "arrays"} == {
-        key: state[key] for key in state if key != "arrays"
+        key: state[key] for key in again if key != "arrays"
     }
     assert set(again["arrays"]) == set(state["arrays"]) and method.last_round == 2
     for name, value in again["arrays"].items():

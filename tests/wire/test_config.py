@@ -14,8 +14,8 @@ from coterie.wire.config import RunConfig, choose, split_sections
 from coterie.wire.errors import ConfigError
 
 WRONG = [
-    ({"strategy": "fedavgg"}, "strategy = 'fedavgg': unknown, did you mean 'fedavg'?; choose one of local, fedavg"),
-    ({"strategy": "zzz"}, "strategy = 'zzz': unknown; choose one of local, fedavg"),
+    ({"strategy": "fedavgg"}, "strategy = 'fedavgg': unknown, did you mean 'fedavg'?; choose one of coterie, local"),
+    ({"strategy": "zzz"}, "strategy = 'zzz': unknown; choose one of coterie, local"),
     ({"partition": "dirichlett"}, "partition = 'dirichlett': must be 'auto', 'iid', 'dirichlet'"),
     ({"dirichlet-alpha": 0.0}, "dirichlet-alpha = 0.0: must be greater than 0"),
     ({"dirichlet-alpha": 0}, "dirichlet-alpha = 0: must be greater than 0"),
