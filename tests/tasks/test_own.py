@@ -329,9 +329,10 @@ def test_a_header_that_says_more_than_is_there_is_refused_before_room_is_made(tm
         load_own(tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize("label", ["1e18", "1e30", "-1e30", "100000"])
-@pytest.mark.parametrize("classes", ["", "3"])
+@pytest.mark.parametrize(
+    ("label", "classes"), [(10**18, ""), (10**5, ""), (10**18, "3"), (10**5, "3"), (1e30, "3"), (-1e30, "3")]
+)
 def test_a_label_that_is_no_class_is_refused(label, classes, tmp_path):
-    (tmp_path / "a.csv").write_text(f"one,label\n1,0\n2,{label}\n")
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 1)), y=np.array([0, label]))
     with pytest.raises(DataError, match="label"):
-        load_own(tmp_path / "a.csv", classes=classes)
+        load_own(tmp_path / "a.npz", classes=classes)
