@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,15 @@ import pytest
 
 import coterie
 from coterie.client.accountant import Accountant
+from coterie.client.data import table_share
+from coterie.client.owner import with_own_places
 from coterie.client.store import FileStore
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import checked_config, run
 from coterie.tasks.reading import read_table
 from coterie.tasks.schema import Schema
 from coterie.tasks.tensors import stored_arrays
+from coterie.wire.config import RunConfig, Value
 from coterie.wire.errors import ConfigError, RunFailed
 
 KEYS = {"num_server_rounds": 2, "workers": 0, "progress": False, "label": "ill"}
@@ -84,13 +88,13 @@ def test_the_order_of_columns_never_changes_a_result(tmp_path):
     assert results[0] == results[1]
 
 
-def federation(tmp_path: Path, files: dict[str, Path], **values) -> dict:
+def federation(tmp_path: Path, files: dict[str, Path], owners: Mapping[str, Value] | None = None, **values) -> dict:
     """A run whose clients have a file each, and whose server knows none of them."""
     usual = {"task": "own", "label": "ill", "num-clients": len(files), "num-server-rounds": 1, "join-timeout": 0.5}
     config = checked_config({**usual, **values})
     grid = SimulationGrid(Workers(0), len(files), config, str(tmp_path / "clients"), list(files))
     for context, file in zip(grid.contexts.values(), files.values(), strict=True):
-        context.node_config["data"] = str(file)
+        context.node_config |= {"data": str(file), **(owners or {})}
     path = tmp_path / "run"
     path.mkdir()
     return run(grid, config, path)
@@ -144,6 +148,35 @@ def test_privacy_needs_a_schema_and_is_accounted_for(three, tmp_path):
     assert kept["facts"]["noise"]["epsilon"] == 2.0 and "rows" not in kept["facts"]
     spent = Accountant.load(FileStore(tmp_path / "clients", "north", "1"))
     assert len(spent.history) == 1 and 1.9 < spent.epsilon(1e-5) <= 2.0
+
+
+def test_what_is_told_of_a_table_counts_towards_the_owners_epsilon(three, tmp_path):
+    (tmp_path / "schema.json").write_text(coterie.tables(three, label="ill").schema().bare().to_json())
+    private = {"privacy.mode": "dp-sgd", "privacy.table-epsilon": 2.0, "table-schema": str(tmp_path / "schema.json")}
+    with pytest.raises(RunFailed, match=r"the owner of this client allows 1 \(--max-epsilon\)"):
+        federation(tmp_path, three, {"max-epsilon": 1.0}, **private)
+    assert Accountant.load(FileStore(tmp_path / "clients", "north", "1")).history == ()
+
+
+def test_a_client_opens_no_table_that_only_the_run_names(three):
+    config = RunConfig.parse({"task": "own", "label": "ill", "data": str(three["north"]), "num-clients": 2})
+    for node in ({"partition-id": 0, "num-partitions": 2}, {"client-name": "north"}):
+        with pytest.raises(ConfigError, match=r"node configuration: (no shared-data|give data)"):
+            table_share(node, with_own_places(config, node), "north")
+    node = {"partition-id": 0, "num-partitions": 2, "shared-data": str(three["south"])}
+    share = table_share(node, with_own_places(config, node), "north")
+    assert share.table.source == str(three["south"]) and share.num_partitions == 2
+
+
+def test_a_run_that_goes_on_keeps_its_schema(three, tmp_path, monkeypatch):
+    data = ",".join(map(str, three.values()))
+    whole = coterie.run("fedper", "own", data, run_dir=tmp_path / "whole", **{**KEYS, "num_server_rounds": 3})
+    begun = coterie.run("fedper", "own", data, run_dir=tmp_path / "begun", **KEYS)
+    before = (begun.path / "schema.json").read_bytes()
+    monkeypatch.setattr("coterie.server.agreement.ask", None)  # nobody is asked again
+    again = coterie.resume(begun.path, num_server_rounds=3, workers=0, progress=False)
+    assert (again.path / "schema.json").read_bytes() == before
+    assert (again.path / "result.json").read_bytes() == (whole.path / "result.json").read_bytes()
 
 
 @pytest.mark.parametrize("harm", [{"rows": 10**6}, {"columns": "none"}, {"more": 1}])
