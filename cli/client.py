@@ -51,9 +51,13 @@ def command(**more: Any) -> TyperCommand:
             _option("name", "Who this is. Default: the name of the key.", metavar="NAME"),
             _option(
                 "data",
-                "Data of its own: a folder of images, an .npz, .csv or .py file; with --partition its share of them.",
+                "Data of its own: a table, a folder of images, an .npz or .py file; with --partition its share of them.",
                 metavar="PATH",
             ),
+            _option("delimiter", "Of its table: what separates cells. Default: it is found.", metavar="TEXT"),
+            _option("decimal", "Of its table: the decimal sign. Default: it is found.", metavar="TEXT"),
+            _option("encoding", "Of its table: how text is written, e.g. latin-1. Default: the run's.", metavar="TEXT"),
+            _option("missing", "Of its table: codes for missing cells. Default: the run's.", metavar="TEXT"),
             _option(
                 "partition",
                 "Or its share of the run's data set, from 0. Default: the name, if it is a number.",

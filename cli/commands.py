@@ -6,11 +6,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import coterie
 from coterie.cli.options import given_values, parse_list, parse_seeds
 from coterie.cli.show import say, show
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from coterie.tasks.personal import PersonalModel
 
 
 def run(settings: tuple[str, ...], workers: int | None, **options: Any) -> None:
@@ -78,6 +83,21 @@ def data(settings: tuple[str, ...], plot: str, **options: Any) -> None:
         say(f"drawn: {Path(plot).absolute()}")
 
 
+def schema(files: tuple[str, ...], settings: tuple[str, ...], output: str, **options: Any) -> None:
+    from coterie.table_data import look_at, shown
+    from coterie.wire.config import RunConfig
+    from coterie.wire.files import write_atomically
+
+    given = {**given_values(options, settings), "task": "own", "data": ",".join(files)}
+    found, remarks = look_at(RunConfig.parse(given))
+    show([shown(found)])
+    for remark in remarks:
+        say(remark)
+    if output:
+        write_atomically(Path(output), [(found.bare().to_json(indent=2) + "\n").encode()])
+        say(f"written: {Path(output).absolute()}")
+
+
 def report(run: str) -> None:
     from coterie.following import in_words
 
@@ -94,11 +114,18 @@ def predict(model: str, data: str, output: str, network: str) -> None:
     from coterie.wire.files import write_atomically
 
     personal = load_personal(Path(model), network)
-    x, names = load_inputs(data, personal.input_shape)
-    found = personal.predict(x)
+    if personal.schema is not None:
+        names, found = _ask_about_table(personal, data)
+    else:
+        x, names = load_inputs(data, personal.input_shape)
+        found = personal.predict(x)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    if personal.labels:
+    if personal.schema is not None and personal.labels:
+        table.writerow(["sample", "label", "probability", *personal.labels])
+        for name, label, row in zip(names, found.argmax(axis=1), found, strict=True):
+            table.writerow([name, personal.labels[label], *(f"{value:.4f}" for value in (row[label], *row))])
+    elif personal.labels:
         table.writerow(["sample", "label", "probability"])
         for name, label, row in zip(names, found.argmax(axis=1), found, strict=True):
             table.writerow([name, personal.labels[label], f"{row[label]:.4f}"])
@@ -109,6 +136,18 @@ def predict(model: str, data: str, output: str, network: str) -> None:
         write_atomically(Path(output), [text.getvalue().encode()])
     else:
         print(text.getvalue(), end="")
+
+
+def _ask_about_table(personal: "PersonalModel", data: str) -> tuple[list[str], "np.ndarray"]:
+    """What to call each row, and what the model says of it; warns of cells that are not like those it has seen."""
+    from coterie.tasks.preparing import outside
+
+    assert personal.schema is not None
+    rows = personal.read(data)
+    found = personal.predict(rows)
+    for cell in outside(personal.schema, rows):
+        say(f"{data}, line {cell.line}, column {cell.column}: {cell.text}")
+    return [str(i) for i in range(len(rows))], found
 
 
 def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | None, **options: Any) -> None:

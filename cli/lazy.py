@@ -46,7 +46,9 @@ def option(name: str, text: str, panel: str | None = None, **more: Any) -> Typer
     )
 
 
-def argument(name: str, metavar: str, text: str, *, required: bool = True) -> TyperArgument:
-    made = TyperArgument(param_decls=[name], required=required, metavar=metavar, default=None if required else "")
+def argument(name: str, metavar: str, text: str, *, required: bool = True, number: int = 1) -> TyperArgument:
+    made = TyperArgument(
+        param_decls=[name], required=required, metavar=metavar, default=None if required else "", nargs=number
+    )
     made.help = text  # not in the call: click's constructor, which comes last, would set it to None
     return made

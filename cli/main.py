@@ -138,7 +138,7 @@ def _keys() -> list[click.Parameter]:
 
 def _predicted() -> list[click.Parameter]:
     data = (
-        "An .npz file with x, a .csv or .py file, or a folder of images, of the kind it was trained with; "
+        "A table, an .npz file with x, a .py file, or a folder of images, of the kind it was trained with; "
         "labels are not needed."
     )
     return [
@@ -146,6 +146,22 @@ def _predicted() -> list[click.Parameter]:
         argument("data", "DATA", data),
         _text("output", "FILE", "Where to write the table. Default: to the terminal."),
         _text("network", "FILE", "The .py file that defines the network, for a model of your own."),
+    ]
+
+
+OF_TABLES = ("label", "classes", "ignore", "missing", "min-count", "delimiter", "decimal", "encoding")
+
+
+def _looked_at() -> list[click.Parameter]:
+    from coterie.wire.config import RunConfig
+
+    files = "Tables: .csv, .csv.gz or .parquet files, or a folder of them."
+    output = "Where to write the schema, to look at, mend, and give to a run."
+    others = tuple(key for key in RunConfig.keys() if key not in OF_TABLES)
+    return [
+        argument("files", "FILE...", files, number=-1),
+        _text("output", "FILE", output, PLACES),
+        *_configured(others),
     ]
 
 
@@ -256,6 +272,14 @@ Example: `coterie report runs/20261116-120000-fedavg-digits`""",
         """Ask a personal model about new samples: a line with the label and its probability for each.
 
 Example: `coterie predict clients/ward-7/models/ward-7.safetensors new-images`""",
+    ),
+    LazyCommand(
+        "schema",
+        "commands:schema",
+        _looked_at,
+        """Show what tables have in common: columns, kinds, categories, label, and what is left out and why.
+
+Example: `coterie schema north.csv south.csv west.csv --label ill --output schema.json`""",
     ),
     LazyCommand(
         "data",

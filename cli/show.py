@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table as Printed
 from rich.text import Text
 
-from coterie.tables import Table
+from coterie.rows import Table
 
 WIDEST = 200  # columns of a table that goes to a file
 NUMBER = re.compile(r"-?\d[\d.]*( ± [\d.]+| of \d+| %)?")

@@ -11,16 +11,31 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from coterie.client.data import load_client_data
+from coterie.client.data import load_for_later
 from coterie.client.owner import check_floors, requires_privacy
 from coterie.client.participant import Participant, client_name, local_config
+from coterie.client.tables import describe, keep_schema
 from coterie.client.testing import test
 from coterie.client.training import train
 from coterie.wire.config import RunConfig
 from coterie.wire.errors import Refused
-from coterie.wire.messages import EVALUATE, HELLO, ORDER, TRAIN, EvaluateOrder, Hello, TrainOrder
+from coterie.wire.messages import (
+    DESCRIBE,
+    EVALUATE,
+    HELLO,
+    ORDER,
+    TRAIN,
+    DescribeOrder,
+    EvaluateOrder,
+    Hello,
+    TrainOrder,
+)
 
-COMMON: dict[str, tuple[Any, Any]] = {TRAIN: (TrainOrder, train), EVALUATE: (EvaluateOrder, test)}
+COMMON: dict[str, tuple[Any, Any]] = {
+    DESCRIBE: (DescribeOrder, describe),
+    TRAIN: (TrainOrder, train),
+    EVALUATE: (EvaluateOrder, test),
+}
 
 
 class CoterieClient(ClientApp):
@@ -28,6 +43,9 @@ class CoterieClient(ClientApp):
         me, kind = Participant.of(context), message.metadata.message_type
         check_run(me)
         if kind == HELLO:
+            if told := message.content.config_records.get(ORDER):
+                keep_schema(me, str(told["schema"]))
+                me = Participant.of(context)
             return Message(RecordDict({ORDER: hello(me).to_record()}), reply_to=message)
         handlers = COMMON if kind in COMMON else handlers_of(*method_of(me.config, context))
         if kind not in handlers:
@@ -66,7 +84,7 @@ def registry() -> Any:
 def keep_data(context: Context) -> None:
     """Load the data set and the method into this process; the answers that are forked from it then find them in memory."""
     config = local_config(context)
-    load_client_data(context.node_config, config, client_name(context))
+    load_for_later(context.node_config, config, client_name(context))
     handlers_of(*method_of(config, context))
 
 
@@ -75,7 +93,7 @@ def hello(me: Participant) -> Hello:
         code = registry().code_on_client(*method_of(me.config, me.context))
     except Refused as error:
         raise Refused(f"client {me.name!r} {error}") from None
-    data = me.data()
+    data = me.table_share() if me.has_table else me.data()
     sizes = (len(data.split.train), len(data.split.validation), len(data.split.test))
     return Hello(me.name, code, data.num_partitions, *sizes)
 

@@ -2,19 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coterie.client.tables import TableShare, prepared_share
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.linear import LinearRecipe, load_linear
 from coterie.tasks.long_tail import long_tail
 from coterie.tasks.partitions import cached_partition
+from coterie.tasks.reading import SUFFIXES, is_table
 from coterie.tasks.resolve import partition_kind, spec_of
 from coterie.tasks.samples import Dataset
+from coterie.tasks.schema import Schema
 from coterie.tasks.server_data import held_out, without
 from coterie.tasks.shifts import Shift, kind_of
+from coterie.tasks.sources import is_table_run, looked_at, pool_of
 from coterie.tasks.splits import Split, split, stratified_order
 from coterie.tasks.training import Samples, chosen_samples
 from coterie.wire.config import RunConfig
@@ -27,6 +32,7 @@ class ClientData:
     dataset: Dataset
     split: Split
     num_partitions: int  # 0: the client brings data of its own
+    schema: Schema | None = None  # of a table
     shift: Shift | None = None
 
     def samples(self, indices: np.ndarray, device: str) -> Samples:
@@ -36,6 +42,10 @@ class ClientData:
 
 
 def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: str) -> ClientData:
+    if has_table(config):
+        share = table_share(node_config, config, name)
+        dataset, schema = prepared_share(share, config)
+        return ClientData(dataset, share.split, share.num_partitions, schema=schema)
     own = str(node_config.get("data", ""))
     if own:
         spec = spec_of(config)
@@ -47,6 +57,19 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
                 "test-data, long-tail, shift, client-samples: are for data sets that are dealt; this client has data of its own"
             )
         return ClientData(dataset, _split(dataset, np.arange(len(dataset)), config, name), 0)
+    partition_id, num_partitions = my_partition(node_config, config)
+    dataset, parts = partitioned(config, num_partitions, str(node_config.get("state-dir", "")))
+    mine = _split(dataset, parts[partition_id], config, str(partition_id))
+    if config.test_data == "published":
+        mine = replace(mine, test=np.sort(published_tests(dataset, config)[partition_id::num_partitions]))
+    mine = fewer(mine, dataset.y, config, str(partition_id))
+    kind = kind_of(config.shift, partition_id, config.shift_groups)
+    shift = Shift(config.shift, kind, dataset.num_classes, derive_seed(config.seed, "shift")) if kind else None
+    return ClientData(dataset, mine, num_partitions, shift=shift)
+
+
+def my_partition(node_config: Mapping[str, Any], config: RunConfig) -> tuple[int, int]:
+    """Which share of the data set is this client's, and of how many."""
     if "partition-id" not in node_config:
         raise ConfigError("node configuration: give data='...', or partition-id")
     if config.task == "own" and not config.data:
@@ -62,17 +85,10 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
         )
     if not 0 <= partition_id < num_partitions:
         raise ConfigError(f"node configuration: partition-id = {partition_id}: must be from 0 to {num_partitions - 1}")
-    dataset, parts = partitioned(config, num_partitions, str(node_config.get("state-dir", "")))
-    mine = _split(dataset, parts[partition_id], config, str(partition_id))
-    if config.test_data == "published":
-        mine = replace(mine, test=np.sort(published_tests(dataset, config)[partition_id::num_partitions]))
-    mine = fewer(mine, dataset, config, str(partition_id))
-    kind = kind_of(config.shift, partition_id, config.shift_groups)
-    shift = Shift(config.shift, kind, dataset.num_classes, derive_seed(config.seed, "shift")) if kind else None
-    return ClientData(dataset, mine, num_partitions, shift)
+    return partition_id, num_partitions
 
 
-def fewer(mine: Split, dataset: Dataset, config: RunConfig, name: str) -> Split:
+def fewer(mine: Split, labels: np.ndarray, config: RunConfig, name: str) -> Split:
     """`client-samples` of them to train and validate with, labels in proportion; all of them to test."""
     if not config.client_samples:
         return mine
@@ -84,9 +100,50 @@ def fewer(mine: Split, dataset: Dataset, config: RunConfig, name: str) -> Split:
     rng = generator(config.seed, "client-samples", client=name)
     number = int(rng.integers(int(low), int(high or low) + 1))
     rest = np.concatenate([mine.train, mine.validation])
-    chosen = stratified_order(rest, dataset.y, rng)[:number]
+    chosen = stratified_order(rest, labels, rng)[:number]
     validation = round(config.validation_fraction * len(chosen))
     return replace(mine, train=np.sort(chosen[validation:]), validation=np.sort(chosen[:validation]))
+
+
+def has_table(config: RunConfig) -> bool:
+    """Whether clients have tables in this run, whether their columns are agreed on or not yet."""
+    return bool(config.table_schema) or is_table_run(config)
+
+
+def table_share(node_config: Mapping[str, Any], config: RunConfig, name: str) -> TableShare:
+    """The rows of a table that are this client's."""
+    own = str(node_config.get("data", ""))
+    number = 0
+    if own:
+        if not is_table(own):
+            raise ConfigError(
+                f"data = {own!r}: this run is about tables, and that is none ({', '.join(SUFFIXES)}); for arrays and images the "
+                "run must say input-shape and classes"
+            )
+        told = {
+            key: str(node_config[key]) for key in ("delimiter", "decimal", "encoding", "missing") if key in node_config
+        }
+        looked = looked_at(own, config.model_copy(update=told), alone=False)
+        rows = np.arange(len(looked.table))
+    else:
+        mine, number = my_partition(node_config, config)
+        _, parts = partitioned(config, number, str(node_config.get("state-dir", "")))
+        (looked, rows), *_ = pool_of(config).rows(parts[mine])
+    table = looked.table.take(rows)
+    labels = table.columns[looked.label]
+    y = labels.values if looked.regression else labels.codes
+    assert y is not None
+    chosen = fewer(_split_by(y, np.arange(len(table)), config, name), y, config, name)
+    return TableShare(looked, table, rows, chosen, number)
+
+
+def load_for_later(node_config: Mapping[str, Any], config: RunConfig, name: str) -> None:
+    """Into this process's memory, for those that are forked from it."""
+    if has_table(config):
+        import_module("sklearn.compose")
+        table_share(node_config, config, name)
+    else:
+        load_client_data(node_config, config, name)
 
 
 def num_partitions_of(node_config: Mapping[str, Any], config: RunConfig) -> int:
@@ -106,7 +163,8 @@ def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tupl
     }
     dataset = _dataset(c, num_partitions)
     made = repr(linear_recipe(c, num_partitions)) if c.task == "linear" else ""
-    where = (c.task, c.data_root, c.data, c.classes, c.input_shape, made)
+    table = (c.label, c.ignore, c.missing, c.delimiter, c.decimal, c.encoding)
+    where = (c.task, c.data_root, c.data, c.classes, c.input_shape, made, *table)
     key = (*where, num_partitions, c.server_data, c.test_data, c.long_tail, *settings.values())
     if key not in _partitions:
         taken = held_out(dataset, c.server_data, derive_seed(c.seed, "server-data"))
@@ -136,6 +194,8 @@ def published_tests(dataset: Dataset, c: RunConfig) -> np.ndarray:
 
 
 def _dataset(c: RunConfig, num_partitions: int) -> Dataset:
+    if has_table(c):
+        return pool_of(c).outline()
     if c.task != "linear":
         return load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
     if c.server_data:
@@ -157,9 +217,13 @@ _partitions: dict[tuple[Any, ...], list[np.ndarray]] = {}  # by data set and set
 
 
 def _split(dataset: Dataset, indices: np.ndarray, config: RunConfig, name: str) -> Split:
+    return _split_by(dataset.y, indices, config, name)
+
+
+def _split_by(labels: np.ndarray, indices: np.ndarray, config: RunConfig, name: str) -> Split:
     return split(
         indices,
-        dataset.y,
+        labels,
         test_fraction=config.test_fraction if config.test_data == "own" else 0.0,
         validation_fraction=config.validation_fraction,
         seed=derive_seed(config.seed, "split", client=name),

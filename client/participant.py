@@ -9,9 +9,10 @@ import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
 from coterie.client.attacks import Attack, attack_of
-from coterie.client.data import ClientData, load_client_data, num_partitions_of
+from coterie.client.data import ClientData, has_table, load_client_data, num_partitions_of, table_share
 from coterie.client.owner import with_own_places
 from coterie.client.store import ContextStore, FileStore, Store
+from coterie.client.tables import TableShare, with_schema
 from coterie.tasks.foreign import foreign_images, foreign_set
 from coterie.tasks.models import Network
 from coterie.tasks.personal import personal_facts
@@ -51,7 +52,15 @@ class Participant:
         run = config.run_id or str(context.run_id)
         store = FileStore(Path(str(state_dir)), name, run) if state_dir else ContextStore(context)
         device = pick_device(str(context.node_config.get("device", config.device)))
+        config = with_schema(config, store)
         return cls(name, config, privacy, spec_of(config), store, device, context)
+
+    @property
+    def has_table(self) -> bool:
+        return has_table(self.config)
+
+    def table_share(self) -> TableShare:
+        return table_share(self.context.node_config, self.config, self.name)
 
     def data(self) -> ClientData:
         return load_client_data(self.context.node_config, self.config, self.name)
@@ -111,7 +120,10 @@ class Participant:
         """The personal model, with the facts that are needed to use it."""
         c, spec = self.config, self.spec
         private = self.privacy.mode == "dp-sgd"
-        facts = personal_facts(spec, self.data().dataset, model_name(spec, c.model), c.buffers, group_norm=private)
+        data = self.data()
+        facts = personal_facts(spec, data.dataset, model_name(spec, c.model), c.buffers, group_norm=private)
+        if data.schema is not None:
+            facts["table"] = data.schema.to_json()
         self.store.save_model(network, {"client": self.name, **facts})
 
     def sgd(self, proximal_mu: float = 0.0, learning_rate: float = 0.0) -> Sgd:

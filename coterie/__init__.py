@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from coterie.simulate import run as run
     from coterie.strategies.findings import Finding as Finding
     from coterie.strategies.observer import Observer as Observer
+    from coterie.table_data import tables as tables
     from coterie.wire.errors import ConfigError as ConfigError
     from coterie.wire.errors import CoterieError as CoterieError
     from coterie.wire.errors import RunFailed as RunFailed
@@ -53,6 +54,7 @@ _LAZY = {  # name -> the module that has it
     "open_run": "coterie.runs",
     "resume": "coterie.resuming",
     "run": "coterie.simulate",
+    "tables": "coterie.table_data",
 }
 
 _HOME = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -136,4 +138,5 @@ __all__ = [
     "resume",
     "run",
     "server_app",
+    "tables",
 ]

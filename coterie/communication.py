@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from coterie.rows import Table
 from coterie.runs import Run
-from coterie.tables import Table
 from coterie.tasks.models import build_network
 from coterie.wire.config import Value
 

@@ -16,16 +16,16 @@ from coterie.gains import gains
 from coterie.mechanisms import compare_mechanisms
 from coterie.presets import PLAIN, PRESETS, Estimators, Mechanisms, Methods, Preset
 from coterie.progress import progress_of
+from coterie.rows import Rows, Table
 from coterie.runs import Comparison, Run
 from coterie.runtime.simulation import Workers
 from coterie.server.checkpoints import write_json
 from coterie.server.pictures import compared_curves
 from coterie.server.report import encoded, write_page
 from coterie.server.rundir import new_run_dir
-from coterie.simulate import configuration, prepare, simulate, worker_pool
+from coterie.simulate import configuration, names_of_clients, prepare, simulate, worker_pool
 from coterie.strategies.registry import names as method_names
 from coterie.strategies.registry import resolve
-from coterie.tables import Rows, Table
 from coterie.tasks.resolve import partition_kind, spec_of
 from coterie.wire.attack import AttackSettings, bad_clients
 from coterie.wire.config import RunConfig, Value, choose, split_sections
@@ -208,7 +208,8 @@ def client_names(config: Mapping[str, Value]) -> dict[str, str]:
     settings = RunConfig.parse(split_sections(config)[0])
     if partition_kind(spec_of(settings), settings.partition) != "natural" or settings.num_clients > MOST_NAMED:
         return {}
-    return {str(i): owner for i, owner in enumerate(partitioned(settings, settings.num_clients)[0].owners)}
+    owners = partitioned(settings, settings.num_clients)[0].owners
+    return dict(zip(names_of_clients(settings), owners, strict=True))
 
 
 def summarise(

@@ -22,6 +22,7 @@ from typing import IO
 
 import httpx
 
+from coterie.client.data import has_table
 from coterie.progress import RunProgress, progress_of
 from coterie.runs import Run
 from coterie.runtime.control import Control, bundle
@@ -34,8 +35,10 @@ from coterie.server.app import checked_config
 from coterie.server.checkpoints import write_json
 from coterie.server.roundlog import round_in
 from coterie.server.rundir import new_run_dir
-from coterie.simulate import prepare
+from coterie.simulate import names_of_clients, prepare
 from coterie.tasks.resolve import partition_kind, spec_of
+from coterie.tasks.server_data import is_amount
+from coterie.tasks.sources import named_files
 from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.files import alone_in
@@ -57,6 +60,11 @@ def up(
 ) -> Run:
     """One run as real processes on this machine; they end with it, and with a signal, which raises `Stopped`."""
     config = prepare(values)
+    settings = RunConfig.parse(split_sections(config)[0])
+    if is_amount(settings.server_data) and len(_files_of(settings)) > 1:
+        raise ConfigError(
+            f"server-data = {settings.server_data!r}: the clients have tables of their own; name a file of the server's"
+        )
     program("flower-superlink")
     for key, port in (("control-port", control_port), ("fleet-port", fleet_port)):
         if port:
@@ -95,19 +103,24 @@ def _up(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, int
 
 
 def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, int | None], progress: bool) -> None:
-    number = int(config["num-clients"])
+    settings = RunConfig.parse(split_sections(config)[0])
+    names = names_of_clients(settings)
+    number = len(names)
+    files = _files_of(settings)
     timeout = float(config["join-timeout"])
     started = time.monotonic()
     if not (run_dir / "keys" / "ca.crt").exists():
-        make_keys(run_dir / "keys", [str(i) for i in range(number)])
+        make_keys(run_dir / "keys", names)
     with tempfile.TemporaryDirectory(prefix="coterie-") as flower_home, Processes(run_dir / "logs") as processes:
         federation = LocalFederation(run_dir, Path(flower_home), processes, ports)
         federation.start_server()
         control = Control(federation.control_address, run_dir / "keys" / "ca.crt")
         control.wait_until_up(timeout, processes.check)
-        for i in range(number):
-            control.register(run_dir / "keys" / "clients" / f"{i}.pub")
-            federation.start_client(i, number, config)
+        for i, name in enumerate(names):
+            control.register(run_dir / "keys" / "clients" / f"{name}.pub")
+            share = ["--partition", str(i), "--num-partitions", str(number)]
+            shared = [*share, *(("--data", settings.data) if settings.data else ())]
+            federation.start_client(name, ["--data", str(files[name])] if len(files) > 1 else shared, config)
         control.wait_for_clients(number, timeout, processes.check)
         with _progress(config, progress) as shown, open(processes.log_of("serverapp"), "a", buffering=1) as log:
             shown.say(f"{number} clients connected after {time.monotonic() - started:.1f} s")
@@ -115,6 +128,11 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
         control.close()
     if failure:
         raise RunFailed(f"{failure}. Logs are in {run_dir / 'logs'}")
+
+
+def _files_of(settings: RunConfig) -> dict[str, Path]:
+    """The tables of a run by the names of their owners."""
+    return named_files(settings.data) if has_table(settings) else {}
 
 
 class LocalFederation:
@@ -133,21 +151,20 @@ class LocalFederation:
         self._start("superlink", superlink_command(self.keys, "127.0.0.1", self.control_port, fleet, None))
         self._start("executor", executor_command(self.keys, self.control_address))
 
-    def start_client(self, i: int, number: int, config: Mapping[str, Value]) -> None:
-        state = self.run_dir / "clients" / str(i)
+    def start_client(self, name: str, data: Sequence[str], config: Mapping[str, Value]) -> None:
+        state = self.run_dir / "clients" / name
         state.mkdir(mode=0o700, exist_ok=True)
         command = [
             *(sys.executable, "-P", "-m", "coterie", "client"),
             *("--server", f"127.0.0.1:{self.fleet_port}"),
-            *("--key", str(self.keys / "clients" / str(i))),
-            *("--num-partitions", str(number)),
+            *("--key", str(self.keys / "clients" / name)),
+            *data,
             *("--data-root", str(config["data-root"])),
             *("--state", str(state)),
             *(("--method", str(config["strategy-file"])) if config["strategy-file"] else ()),
             *(("--model", str(config["model"])) if str(config["model"]).endswith(".py") else ()),
-            *(("--data", str(config["data"])) if config["data"] else ()),
         ]
-        self._start(f"client-{i}", command)
+        self._start(f"client-{name}", command)
 
     def _start(self, name: str, command: Sequence[str]) -> None:
         """In an empty directory of its own: what lies in the user's must not be imported by accident."""

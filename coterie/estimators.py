@@ -12,6 +12,7 @@ from coterie.client.data import partitioned
 from coterie.games.shapley import estimate, normalise, shapley_from_table
 from coterie.manners import tame_torch
 from coterie.presets import Estimators
+from coterie.rows import Rows, Table
 from coterie.runs import Comparison
 from coterie.server.checkpoints import write_json
 from coterie.server.report import write_page
@@ -19,7 +20,6 @@ from coterie.server.rundir import new_run_dir
 from coterie.simulate import prepare
 from coterie.strategies.registry import parse_config
 from coterie.strategies.server_game import mixture, server_samples
-from coterie.tables import Rows, Table
 from coterie.tasks.coalition_models import CoalitionModels
 from coterie.tasks.models import build_network
 from coterie.tasks.parts import average

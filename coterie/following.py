@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.progress import RunProgress, progress_of
+from coterie.rows import Table
 from coterie.runs import Run
 from coterie.server.status import Status, ask_to_stop
-from coterie.tables import Table
 from coterie.wire.errors import ConfigError, RunFailed
 
 PLACES = ("runs", "server/runs")

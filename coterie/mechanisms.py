@@ -16,13 +16,13 @@ from coterie.client.data import linear_recipe, load_client_data
 from coterie.games.overlap import LinearGame, coalitions_of, form
 from coterie.presets import Mechanisms
 from coterie.progress import progress_of
+from coterie.rows import Rows, Table
 from coterie.runs import Comparison, Run
 from coterie.server.checkpoints import write_json
 from coterie.server.coalitions import errors_by_mechanism, mixing_curves, share_by_sweeps
 from coterie.server.report import encoded, write_page
 from coterie.server.rundir import new_run_dir
 from coterie.simulate import prepare, simulate, worker_pool
-from coterie.tables import Rows, Table
 from coterie.tasks.linear import linear_parameters
 from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.errors import ConfigError

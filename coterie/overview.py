@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from coterie.client.data import partitioned
-from coterie.simulate import prepare
-from coterie.tables import Table
+from coterie.rows import Table
+from coterie.simulate import names_of_clients, prepare
 from coterie.tasks.chart import bubble_chart, label_table, summary_rows
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.resolve import partition_kind, spec_of
@@ -21,7 +21,10 @@ def who_gets_what(values: Mapping[str, Value], plot: str | Path = "") -> Table:
     kind = partition_kind(spec_of(config), config.partition)
     clients = [str(i) for i in range(len(parts))]
     if kind == "natural":
-        clients = [f"{i} ({name})" for i, name in enumerate(dataset.owners)]
+        names = names_of_clients(config)
+        clients = [
+            name if name == owner else f"{name} ({owner})" for name, owner in zip(names, dataset.owners, strict=True)
+        ]
     labels = [str(i) for i in range(dataset.num_classes)] or ["samples"]
     counts = label_table(dataset, parts)
     title = f"{config.task}, {kind} partition, seed {config.seed}"

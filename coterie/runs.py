@@ -8,13 +8,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie.rows import Rows, Table
 from coterie.server.checkpoints import read_events
 from coterie.server.findings import found
 from coterie.server.report import write_report
 from coterie.server.status import Status, read_status
 from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
-from coterie.tables import Rows, Table
 from coterie.tasks.personal import PersonalModel, load_personal
 from coterie.wire.config import Value
 from coterie.wire.errors import ConfigError, CoterieError

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from coterie.client.data import partitioned
+from coterie.client.data import has_table, partitioned
 from coterie.client.participant import pick_device
 from coterie.manners import tame_torch
 from coterie.progress import RunProgress, log_to, progress_of
@@ -23,12 +23,14 @@ from coterie.strategies.method import Method
 from coterie.strategies.observer import Observer
 from coterie.strategies.registry import parse_config, register
 from coterie.strategies.server_game import server_samples
+from coterie.table_data import Tables, look_at
 from coterie.tasks.chart import label_overlap, label_table
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.foreign import foreign_set
 from coterie.tasks.own import describe
-from coterie.tasks.resolve import number_of_clients, spec_of
+from coterie.tasks.resolve import number_of_clients, partition_kind, spec_of
 from coterie.tasks.server_data import is_amount
+from coterie.tasks.sources import client_name, is_table_data, named_files, pool_of
 from coterie.wire.attack import AttackSettings, bad_clients
 from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.cores import usable_cores
@@ -38,7 +40,7 @@ from coterie.wire.errors import ConfigError
 def run(
     strategy: str | type[Method] = "fedavg",
     task: str = "digits",
-    data: str | Path = "",
+    data: "str | Path | Tables" = "",
     run_dir: str | Path = "",
     settings: Mapping[str, Value] | None = None,
     workers: int | None = None,
@@ -63,7 +65,9 @@ def run(
     Raises CoterieError for what you can mend, and OSError for files and disks.
     """
     name = register(strategy) if isinstance(strategy, type) else strategy
-    given = {"strategy": name, "task": task, "data": str(data), "run-dir": str(run_dir)}
+    given: dict[str, Value] = {"strategy": name, "task": task, "data": str(data), "run-dir": str(run_dir)}
+    if isinstance(data, Tables):
+        given |= {**data.settings, "task": "own"}
     if isinstance(observers, str):
         given["observers"], observers = observers, ()
     config = prepare({**given, **configuration(keys, settings, run)})
@@ -106,11 +110,11 @@ def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
     settings, sections = parse_config(config)
     makers(settings.observers)
     attack = cast(AttackSettings, sections["attack"])
-    bad_clients(attack, [str(i) for i in range(number)], settings.seed)
+    bad_clients(attack, names_of_clients(settings), settings.seed)
     if attack.kind == "open-set":
         foreign_set(settings.task, attack.foreign, settings.data_root)
     partitioned(settings, number)
-    if settings.server_data:
+    if settings.server_data and not has_table(settings):
         server_samples(settings, "cpu")
     return config
 
@@ -121,6 +125,8 @@ def _describe_own_data(values: Mapping[str, Value]) -> dict[str, Value]:
     if values.get("task") == "own":
         if not values.get("data"):
             raise ConfigError("task = 'own': say where your data are, for example --data measurements.csv")
+        if is_table_data(str(values["data"])):
+            return _describe_tables(values)
         data = str(Path(str(values["data"])).absolute())
         told, shape = str(values.get("classes", "")), str(values.get("input-shape", ""))
         spec = describe(load_dataset("own", "", data=data, classes=told, input_shape=shape))
@@ -131,6 +137,41 @@ def _describe_own_data(values: Mapping[str, Value]) -> dict[str, Value]:
     elif values.get("data"):
         raise ConfigError(f"data = {values['data']!r}: is for your own data; add --task own")
     return values
+
+
+def _describe_tables(values: Mapping[str, Value]) -> dict[str, Value]:
+    """The same for tables: where they are, whose, and the classes of all of them."""
+    if values.get("input-shape"):
+        raise ConfigError(
+            "input-shape: is for arrays and images; the features of a table follow from its columns, leave it out"
+        )
+    files = named_files(str(values["data"]))
+    several = len(files) > 1
+    data = ",".join(f"{name}={path}" for name, path in files.items()) if several else str(next(iter(files.values())))
+    found = {**values, "data": data}
+    config, _ = parse_config(found)
+    outline = pool_of(config).outline()
+    if not outline.num_classes:
+        found["classes"] = "regression"
+    elif not config.classes and not any("," in name for name in outline.label_names):
+        found["classes"] = ",".join(outline.label_names)
+    if several and config.partition not in ("auto", "natural"):
+        raise ConfigError(f"partition = {config.partition!r}: every file is a client of its own; leave partition out")
+    if outline.owners and config.partition in ("auto", "natural"):
+        found |= {"partition": "natural", "num-clients": len(outline.owners)}
+    config, _ = parse_config(found)
+    look_at(config)  # whoever's table does not fit is told before the run begins
+    return found
+
+
+def names_of_clients(config: RunConfig) -> list[str]:
+    """What the clients of a simulation are called: as the owners of your own data, else 0, 1, ..."""
+    numbers = [str(i) for i in range(config.num_clients)]
+    if config.task != "own" or partition_kind(spec_of(config), config.partition) != "natural":
+        return numbers
+    owners = partitioned(config, config.num_clients)[0].owners
+    named = [client_name(owner) for owner in owners]
+    return named if len(set(named)) == len(named) else numbers
 
 
 _alone = threading.RLock()  # clients here share networks, and workers must not be forked while a thread is in torch
@@ -172,11 +213,13 @@ def simulate(
     observers: Sequence[Observer] = (),
 ) -> Run:
     """All rounds of a configuration that `prepare` made, in a new directory."""
-    grid = SimulationGrid(workers, int(config["num-clients"]), config, str(run_dir))
-    dataset, parts = partitioned(RunConfig.parse(split_sections(config)[0]), int(config["num-clients"]))
+    settings = RunConfig.parse(split_sections(config)[0])
+    dataset, parts = partitioned(settings, int(config["num-clients"]))
+    names = names_of_clients(settings)
+    grid = SimulationGrid(workers, int(config["num-clients"]), config, str(run_dir), names)
     overlap = None
     if dataset.num_classes:
-        overlap = ([str(i) for i in range(len(parts))], label_overlap(label_table(dataset, parts)))
+        overlap = (names, label_overlap(label_table(dataset, parts)))
     with log_to(progress.console):
         run_rounds(grid, config, run_dir, [progress, *observers], overlap)
     return Run(run_dir)

@@ -50,6 +50,10 @@ def make_device(
     attack: str | None = None,
     installed_code_only: bool = False,
     method: Sequence[str] = (),
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    missing: str | None = None,
     model: Sequence[str] = (),
     require_privacy: bool = False,
     max_epsilon: float | None = None,
@@ -69,6 +73,8 @@ def make_device(
         "data-root": str(Path(data_root).expanduser().absolute()),
         **_whose_data(name, data, partition, num_partitions),
     }
+    reading = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding, "missing": missing}
+    node |= {key: value for key, value in reading.items() if value is not None}
     if device is not None:
         node["device"] = device
     if threads is not None:

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from multiprocessing.connection import Connection
 
@@ -171,11 +171,19 @@ def _answer(message: Message, context: Context) -> Message:
 
 
 class SimulationGrid(Grid):
-    """`num_clients` nodes with ids 2, 3, ..., whose node configuration is that of Flower's simulation plus a state directory."""
+    """`num_clients` nodes with ids 2, 3, ..., whose node configuration is that of Flower's simulation plus a state directory,
+    and a name for each if the data name their owners."""
 
     poll_seconds = 0.0  # pull_messages waits by itself
 
-    def __init__(self, workers: Workers, num_clients: int, run_config: Mapping[str, Value], state_dir: str) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        num_clients: int,
+        run_config: Mapping[str, Value],
+        state_dir: str,
+        names: Sequence[str] = (),
+    ) -> None:
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # the same for all simulations
         self._run = Run.create_empty(1)
         self.workers = workers
@@ -186,6 +194,7 @@ class SimulationGrid(Grid):
                 node_config={
                     **{"partition-id": i, "num-partitions": num_clients, "state-dir": state_dir},
                     "methods": run_config.get("strategy-file", ""),
+                    **({"client-name": names[i]} if names else {}),
                     "models": run_config.get("model", ""),
                     "shared-data": run_config.get("data", ""),
                     "data-root": run_config.get("data-root", "data"),

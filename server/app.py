@@ -8,6 +8,7 @@ from typing import Any, cast
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from coterie.server.agreement import agree_on_tables, check_tables
 from coterie.server.checkpoints import read_events
 from coterie.server.findings import PairMatrix, found, suspects_in_words, write_findings
 from coterie.server.living import held
@@ -20,6 +21,8 @@ from coterie.strategies.observer import Observer
 from coterie.strategies.registry import method_of, parse_config, section_of
 from coterie.tasks.models import has_batchnorm
 from coterie.tasks.resolve import model_name, network_of, spec_of
+from coterie.tasks.schema import read_schema
+from coterie.tasks.sources import is_table_run
 from coterie.wire.arrays import pack
 from coterie.wire.attack import AttackSettings, known_bad_clients
 from coterie.wire.checks import Layout
@@ -70,8 +73,12 @@ def one_line_errors(record: logging.LogRecord) -> bool:
 def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
     """Every key of the run, defaults filled in; refuses wrong ones before anything starts."""
     config, settings = parse_config(values)
+    if is_table_run(config) and config.table_schema:
+        config = config.model_copy(update={"table_schema": read_schema(config.table_schema).to_json()})
     spec = spec_of(config)
-    checked = config.as_config() | {"model": model_name(spec, config.model)}
+    checked = config.as_config()
+    if not is_table_run(config):
+        checked |= {"model": model_name(spec, config.model)}
     for name, group in settings.items():
         checked |= group.as_config(prefix=f"{name}.")
     method = method_of(config.strategy, config.strategy_file)
@@ -87,7 +94,11 @@ def checked_config(values: Mapping[str, Any]) -> dict[str, Value]:
             f"privacy.mode = {mode!r}: strategy {config.strategy!r} {method.not_private}; "
             f"use privacy.mode={others}, or another strategy"
         )
-    initial_layout(config, settings["privacy"])  # a model that does not fit the task, or a wrong file of the user's
+    if is_table_run(config):
+        check_tables(config, cast(PrivacySettings, settings["privacy"]))
+        model_name(spec, config.model)
+    else:
+        initial_layout(config, settings["privacy"])  # a model that does not fit the task, or a wrong file of the user's
     return checked
 
 
@@ -136,10 +147,15 @@ def _run(
     directory = RunDirectory(run_dir, values, fingerprint_with(kind))
     privacy = settings["privacy"]
     assert isinstance(privacy, PrivacySettings)
+    greeting: dict[str, str] = {}
+    if is_table_run(config):
+        config = agree_on_tables(grid, config, privacy, directory.code, run_dir)
+        greeting = {"schema": config.table_schema}
     layout = initial_layout(config, privacy)
     announce_privacy(config, privacy)
     config = config.model_copy(update={"run_dir": str(run_dir)})
     method = kind(config, settings[section_of(name, file)], layout, [directory, *observers])
+    method.greeting = greeting
     if directory.state:
         method.load_state_dict(directory.state)
         log.info("going on after round %d", method.last_round)

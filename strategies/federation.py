@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coterie.strategies.hellos import Hellos
@@ -21,7 +21,7 @@ from coterie.strategies.observer import Waiting
 from coterie.strategies.pauses import Pauses
 from coterie.wire.checks import check_hello
 from coterie.wire.errors import Refused, RunFailed
-from coterie.wire.messages import HELLO, Hello, Sent, size_in_bytes
+from coterie.wire.messages import HELLO, ORDER, Hello, Sent, size_in_bytes
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,17 @@ Progress = Callable[[int, int], None]  # answers so far, answers expected
 
 
 class Federation:
-    def __init__(self, grid: Grid, *, code: str, join_timeout: float, quorum: float = 0.5) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        code: str,
+        join_timeout: float,
+        quorum: float = 0.5,
+        greeting: Mapping[str, str] | None = None,
+    ) -> None:
         self.grid = grid
+        self.greeting = greeting or {}  # what every client is told with hello
         self.code = code
         self.join_timeout = join_timeout
         self.quorum = exactly(quorum)
@@ -146,7 +155,7 @@ class Federation:
         nodes = self._hellos.due(online - self._known_nodes)
         if nodes:
             self._registered |= self._registered_names()
-            messages = [Message(RecordDict(), dst_node_id=node, message_type=HELLO, group_id="0") for node in nodes]
+            messages = [Message(self._hello(), dst_node_id=node, message_type=HELLO, group_id="0") for node in nodes]
             for identifier, node in self._push(messages, [HELLO_BYTES] * len(nodes)).items():
                 self._hellos.asked(identifier, node)
         if not self._hellos.waiting:
@@ -158,6 +167,9 @@ class Federation:
             self._pull({})
         if patience:
             self._hellos.first.clear()
+
+    def _hello(self) -> RecordDict:
+        return RecordDict({ORDER: ConfigRecord(dict(self.greeting))} if self.greeting else {})
 
     def _registered_names(self) -> dict[int, str]:
         """Under which names the keys of the nodes were registered, where they were: nobody takes the name of another."""

@@ -84,6 +84,7 @@ class Method(Strategy):
         self.layout = layout
         self.observers = observers
         self.federation: Federation  # set by start()
+        self.greeting: Mapping[str, str] = {}  # what every client is told with hello
         self.model: Parts = {}  # the global model, set by start()
         self.bounds = Bounds(math.log(layout.classifier_shape[0]))
         self.last_round = 0
@@ -202,6 +203,7 @@ class Method(Strategy):
             code=fingerprint_with(type(self)),
             join_timeout=self.config.join_timeout,
             quorum=self.config.quorum,
+            greeting=self.greeting,
         )
         self.federation.on_wait = self._tell_waiting
         self.federation.gather(self.config.num_clients)

@@ -14,13 +14,18 @@ from typing import Literal
 
 import numpy as np
 
+from coterie.client.data import has_table
 from coterie.games.estimators import least_budget
 from coterie.games.shapley import Estimate, estimate
 from coterie.strategies.method import MethodSettings, setting
 from coterie.tasks.coalition_models import CoalitionModels
 from coterie.tasks.explained import explained
+from coterie.tasks.preparing import dataset_of
 from coterie.tasks.resolve import network_of, server_device, spec_of
-from coterie.tasks.server_data import load_server_data
+from coterie.tasks.samples import Dataset
+from coterie.tasks.schema import Schema
+from coterie.tasks.server_data import held_out, is_amount, load_server_data
+from coterie.tasks.sources import looked_at, pool_of
 from coterie.tasks.training import Samples, chosen_samples
 from coterie.wire.arrays import Parts
 from coterie.wire.config import RunConfig
@@ -131,6 +136,8 @@ def mixture(coalition: frozenset[int], players: int, step: float) -> list[float]
 
 def server_samples(config: RunConfig, device: str) -> Samples:
     """The server's validation samples, on the device."""
+    if has_table(config):
+        return chosen_samples(_server_table(config), slice(None), device)
     spec = spec_of(config)
     dataset = load_server_data(
         spec,
@@ -142,3 +149,21 @@ def server_samples(config: RunConfig, device: str) -> Samples:
         seed=derive_seed(config.seed, "server-data"),
     )
     return chosen_samples(dataset, slice(None), device)
+
+
+def _server_table(config: RunConfig) -> Dataset:
+    """The server's validation rows: its share of a simulation's tables, or a file of its own, prepared as the clients' are."""
+    if is_amount(config.server_data):
+        if not config.data:
+            raise ConfigError(
+                f"server-data = {config.server_data!r}: the clients have tables of their own; name a file of the server's"
+            )
+        pool = pool_of(config)
+        taken = held_out(pool.outline(), config.server_data, derive_seed(config.seed, "server-data"))
+        tables = [looked.table.take(rows) for looked, rows in pool.rows(taken)]
+    else:
+        tables = [looked_at(config.server_data, config, alone=False).table]
+    schema = Schema.from_json(config.table_schema)
+    parts = [dataset_of(schema, table) for table in tables]
+    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+    return replace(parts[0], x=x, y=y, source=config.server_data)

@@ -1,4 +1,4 @@
-"""Bring your own data: an .npz file, a CSV file, a folder of images, or a Python file with a function `load`.
+"""Bring your own data: an .npz file, a table, a folder of images, or a Python file with a function `load`.
 
 What the clients must agree on, the classes and the shape of a sample, can be given in words, because one client's file
 need not show it: `classes` is a number ("10"), names ("cat,dog") or "regression"; `input_shape` is "3,32,32" or "20".
@@ -8,14 +8,20 @@ Files are only read as data, nothing is unpickled; a Python file, of course, is 
 import logging
 import runpy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coterie.tasks.agreeing import agree
+from coterie.tasks.facts import facts_of
+from coterie.tasks.kinds import LABELS, OWNER, look
+from coterie.tasks.preparing import dataset_of
+from coterie.tasks.reading import Table, is_table, read_table
 from coterie.tasks.samples import DataError, Dataset, check_finite, read_arrays
+from coterie.tasks.sources import owners_in
 from coterie.tasks.spec import TaskSpec
-from coterie.tasks.tables import csv_inputs, read_csv
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 MOST_CLASSES = 100_000  # a network has an output for each
@@ -33,13 +39,13 @@ def load_own(path: str | Path, *, classes: str = "", input_shape: str = "") -> D
         raise DataError(f"data={path}: there is no such file or folder.")
     elif path.suffix == ".npz":
         fields = read_arrays(path)
-    elif path.suffix == ".csv":
-        fields = read_csv(path, classes)
+    elif is_table(path):
+        return load_table(path, classes)
     elif path.suffix == ".py":
         fields = _run_python(path)
     else:
         raise DataError(
-            f"data={path}: unknown kind of file {path.suffix!r}; give an .npz, .csv or .py file or a folder."
+            f"data={path}: unknown kind of file {path.suffix!r}; give an .npz, .csv, .parquet or .py file or a folder."
         )
     return make_dataset(fields, str(path), classes, shape)
 
@@ -59,10 +65,10 @@ def load_inputs(path: str | Path, shape: tuple[int, ...]) -> tuple[np.ndarray, l
             )
             raise DataError(f"{path}: {why}.")
         return np.stack([_read_image(file, shape) for file in files]), [str(file.relative_to(path)) for file in files]
-    if not path.is_file() or path.suffix not in (".npz", ".csv", ".py"):
+    if not path.is_file() or not (is_table(path) or path.suffix in (".npz", ".py")):
         raise DataError(f"{path}: there is no such .npz, .csv or .py file or folder.")
-    if path.suffix == ".csv":
-        fields = {"x": csv_inputs(path, shape)}
+    if is_table(path):
+        fields = {"x": _columns_of_numbers(read_table(path), shape)}
     else:
         fields = read_arrays(path) if path.suffix == ".npz" else _run_python(path)
     if "x" not in fields:
@@ -72,6 +78,28 @@ def load_inputs(path: str | Path, shape: tuple[int, ...]) -> tuple[np.ndarray, l
         raise DataError(f"{path}: {len(x)} samples of shape {x.shape[1:]}; there must be some, of shape {shape}.")
     check_finite(x, path, "x")
     return x, [str(i) for i in range(len(x))]
+
+
+def load_table(path: Path, classes: str = "") -> Dataset:
+    """One table alone, prepared by its own statistics; a column `owner` names natural clients."""
+    looked = look(read_table(path), classes=classes)
+    owners, owner = owners_in(looked.table)
+    facts = facts_of(looked, np.arange(len(looked.table)), min_count=1)
+    data = dataset_of(agree({str(path): facts}, classes=classes, min_count=1).schema, looked.table)
+    return replace(data, owner=owner, owners=owners) if owners else data
+
+
+def _columns_of_numbers(table: Table, shape: tuple[int, ...]) -> np.ndarray:
+    """All columns but those for labels and owners, as they are; a last one too many is a label without a name."""
+    columns = [cells for name, cells in table.columns.items() if name not in (*LABELS, OWNER)]
+    if len(columns) == shape[0] + 1 == len(table.columns):
+        columns.pop()
+    for cells in columns:
+        if cells.values is None or np.isnan(cells.values).any():
+            raise DataError(
+                f"{table.source}, column {cells.name}: must be numbers without gaps; this model has no schema."
+            )
+    return np.column_stack([cells.values for cells in columns if cells.values is not None])
 
 
 def describe(dataset: Dataset) -> TaskSpec:

@@ -9,7 +9,10 @@ import torch
 
 from coterie.tasks.models import ModelError, Network, build_network
 from coterie.tasks.own import MOST_CLASSES, parse_shape
+from coterie.tasks.preparing import prepared
+from coterie.tasks.reading import Reading, Table, read_table
 from coterie.tasks.samples import Dataset
+from coterie.tasks.schema import Schema
 from coterie.tasks.spec import TaskSpec
 from coterie.tasks.tensors import stored_arrays
 from coterie.tasks.training import normalised, outputs
@@ -22,12 +25,26 @@ class PersonalModel:
     mean: np.ndarray  # of each channel or feature, as in training
     std: np.ndarray
     labels: tuple[str, ...]  # of all outputs; () for regression
+    schema: Schema | None = None  # of a table: how its cells are prepared
 
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """Probabilities of all labels for each sample, (n, labels), or values, (n,)."""
+    def read(self, path: str | Path) -> Table:
+        """The table in a file, with the codes for missing cells that were told in training."""
+        return read_table(path, Reading(missing=self.schema.missing if self.schema else ""))
+
+    def predict(self, x: "np.ndarray | Table | str | Path") -> np.ndarray:
+        """Probabilities of all labels for each sample, (n, labels), or values, (n,). A table, or its file, goes by its
+        column names; an array is taken as it is."""
+        if isinstance(x, str | Path):
+            x = self.read(x)
+        if isinstance(x, Table):
+            if self.schema is None:
+                raise ModelError("predict: this model was not trained with a table; give an array")
+            x = prepared(self.schema, x)
         found = outputs(self.network, normalised(x, self.mean, self.std, "cpu"))
-        result = torch.softmax(found, dim=1) if self.labels else found[:, 0]
-        return np.asarray(result.numpy())
+        if self.labels:
+            return np.asarray(torch.softmax(found, dim=1).numpy())
+        values = np.asarray(found[:, 0].numpy())
+        return values if self.schema is None else values * self.schema.label_std + self.schema.label_mean
 
 
 def personal_facts(spec: TaskSpec, dataset: Dataset, model: str, buffers: str, *, group_norm: bool) -> dict[str, str]:
@@ -61,6 +78,9 @@ def load_personal(path: Path, network_file: str = "") -> PersonalModel:
         model, regression = facts["model"], facts["kind"] == "regression"
         if len(names) != count or not shape:
             raise ValueError(f"{len(names)} labels for {count} outputs of samples of shape {shape}")
+        schema = Schema.from_json(facts["table"], "its schema") if "table" in facts else None
+        if schema is not None and (len(schema.features) != shape[0] or not schema.is_prepared):
+            raise ValueError(f"a schema of {len(schema.features)} features for samples of shape {shape}")
     except (OSError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ModelError(
             f"{path}: not a personal model of Coterie ({error}); give a models/<client>.safetensors"
@@ -79,4 +99,4 @@ def load_personal(path: Path, network_file: str = "") -> PersonalModel:
     if wanted != {name: array.shape for name, array in arrays.items()}:
         raise ModelError(f"{path}: its numbers are not those of the network {network_file or model!r}")
     network.load_state_dict({name: torch.from_numpy(np.array(array[...])) for name, array in arrays.items()})
-    return PersonalModel(network, shape, mean, std, () if regression else tuple(names))
+    return PersonalModel(network, shape, mean, std, () if regression else tuple(names), schema)

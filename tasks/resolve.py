@@ -51,10 +51,11 @@ def task_spec(task: str, classes: str = "", input_shape: str = "") -> TaskSpec:
     if task != "own":
         raise DataError(f"task = {task!r}: unknown. {did_you_mean(task, [*task_names(), 'own'])}")
     shape = parse_shape(input_shape)
-    if not shape or not classes:
+    if not shape:  # a table: its clients will agree on columns and classes
+        return TaskSpec("own", "Your own table", "regression" if classes == "regression" else "classification", (0,), 2)
+    if not classes:
         raise DataError(
-            "task = 'own': a server that must not see data needs input-shape (3,32,32, or 13 for 13 features) and classes "
-            "(10, or cat,dog, or regression)."
+            "task = 'own': a server that must not see data needs classes beside input-shape (10, or cat,dog, or regression)."
         )
     if classes == "regression":
         return TaskSpec("own", "Your own data", "regression", shape, 1)

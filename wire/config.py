@@ -92,7 +92,20 @@ class RunConfig(Settings):
     validation_fraction: float = setting(
         0.1, DATA, "Share of each client's other data kept for validation.", ge=0.0, lt=1.0
     )
-    data: str = setting("", DATA, "Your own data for task 'own': .npz, .csv, .py or an image folder.")
+    data: str = setting(
+        "", DATA, "Your own data for task 'own': .npz, .csv, .py, an image folder, or tables: north.csv,south.csv."
+    )
+    label: str = setting("", DATA, "Tables: the column to learn. Empty: `label` or `target`, of one file the last.")
+    ignore: str = setting("", DATA, "Tables: columns to leave out, separated by commas.")
+    table_schema: str = setting("", DATA, "Tables: a file of `coterie schema`. Empty: the clients agree at the start.")
+    missing: str = setting("", DATA, "Tables: codes for missing cells beside NA, ? and the like, e.g. -1,chol=0.")
+    min_count: int = setting(5, DATA, "Tables: a category that fewer rows of a client have is told to nobody.", ge=1)
+    scaling: Literal["federation", "site"] = setting(
+        "federation", DATA, "Tables: numbers are scaled by all clients' statistics, or by each client's own."
+    )
+    delimiter: str = setting("", DATA, "Tables: what separates cells. Empty: it is found.")
+    decimal: str = setting("", DATA, "Tables: the decimal sign. Empty: it is found.")
+    encoding: str = setting("utf-8", DATA, "Tables: how text is written, e.g. latin-1.")
     classes: str = setting("", DATA, "Labels of your own data: a number, names separated by commas, or regression.")
     input_shape: str = setting(
         "", DATA, "Shape of your own data: 1,28,28 for images, 13 for 13 features. Task linear: its features."

@@ -1,6 +1,7 @@
 """The messages between server and clients: an order, with models beside it, and the reply.
 
-    query.hello    who are you, how much data have you?   -> Hello
+    query.hello    who are you, how much data have you?   -> Hello; may come with the schema of a table
+    query.describe what is your table like?               -> Description
     train          TrainOrder and model parts             -> model parts, metrics
     evaluate       EvaluateOrder and model parts          -> metrics
 
@@ -21,7 +22,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coterie.wire.arrays import Parts, pack
 
-HELLO, TRAIN, EVALUATE = "query.hello", "train", "evaluate"
+HELLO, DESCRIBE, TRAIN, EVALUATE = "query.hello", "query.describe", "train", "evaluate"
 ORDER, MODEL, OTHERS, METRICS = "order", "model", "others", "metrics"
 MALFORMED = 1000  # Flower's codes of errors end below; this one stands in place of an answer that cannot be unpacked
 NAME = re.compile(r"[^\W_][\w .@+-]{0,63}(?<![ .])")  # it becomes the name of a file, and stands in a web page
@@ -108,6 +109,21 @@ class EvaluateOrder(Order):
     measure: bool = False
     fine_tune_rate: float = 0.0
     own: bool = False
+
+
+@dataclass(frozen=True)
+class DescribeOrder(Order):
+    """Tell what your table is like."""
+
+    kind = DESCRIBE
+
+
+@dataclass(frozen=True)
+class Description(Record):
+    """What a client tells of its table: `facts` of tasks/facts.py, as JSON."""
+
+    round: int
+    facts: str
 
 
 @dataclass(frozen=True)

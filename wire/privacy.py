@@ -21,6 +21,9 @@ class PrivacySettings(Settings):
         ge=0.0,
         description="dp-sgd: choose the noise so that epsilon is this after all rounds. 0: use noise-multiplier.",
     )
+    table_epsilon: float = Field(
+        1.0, gt=0.0, description="Epsilon of what clients tell of their tables at the start, in any mode but off."
+    )
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "PrivacySettings":

@@ -256,7 +256,7 @@ def own(tmp_path):
     ]
     (tmp_path / "mine.csv").write_text("a,b,c,d,label\n" + "\n".join(rows) + "\n")
     (tmp_path / "target.csv").write_text(
-        "a,b,target\n" + "\n".join(f"{r[0]},{r[1]},{r[0] * 2 + 1}" for r in x.tolist()) + "\n"
+        "a,b,target\n" + "\n".join(f"{r[0]},{r[1]},{r[0] * 2 + r[1] / 2 + 1}" for r in x.tolist()) + "\n"
     )
     images = rng.integers(0, 255, (40, 9, 9), dtype=np.uint8)
     np.savez(

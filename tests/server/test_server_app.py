@@ -45,7 +45,7 @@ MISTAKES = [
     ({"model": "zzz"}, ModelError, "model = 'zzz': unknown"),
     ({"num-server-rounds": 0}, ConfigError, "num-server-rounds = 0"),
     ({"no-such-key": 0}, ConfigError, "no-such-key: there is no such key"),
-    ({"task": "own"}, DataError, "task = 'own'"),
+    ({"task": "own", "input-shape": "13"}, DataError, "task = 'own'"),
 ]
 
 

@@ -168,9 +168,9 @@ def test_a_single_array_is_not_an_npz(tmp_path):
 def test_unknown_and_missing_files(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         load_own(tmp_path / "none.npz")
-    (tmp_path / "a.parquet").touch()
-    with pytest.raises(DataError, match=r"unknown kind of file '\.parquet'"):
-        load_own(tmp_path / "a.parquet")
+    (tmp_path / "a.xlsx").touch()
+    with pytest.raises(DataError, match=r"unknown kind of file '\.xlsx'"):
+        load_own(tmp_path / "a.xlsx")
 
 
 def test_load_dataset_reads_own_data(tmp_path):
@@ -179,7 +179,7 @@ def test_load_dataset_reads_own_data(tmp_path):
     assert data.num_classes == 7
 
 
-# --- CSV -------------------------------------------------------------------------------------------------------------
+# --- tables (more in test_tables.py) ----------------------------------------------------------------------------------
 
 
 def csv_file(tmp_path: Path, text: str) -> Path:
@@ -189,59 +189,27 @@ def csv_file(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_csv_without_names_has_its_label_last(tmp_path):
-    data = load_own(csv_file(tmp_path, "1,2.5,0\n3,4,1\n\n5,6,1\n"))
-    assert data.x.tolist() == [[1, 2.5], [3, 4], [5, 6]]
+    data = load_own(csv_file(tmp_path, "1,2.5,0\n3,4,1\n\n5,7,1\n"))
+    assert np.allclose(data.x, [[-1.2247, -1.0690], [0, -0.2673], [1.2247, 1.3363]], atol=1e-4)
     assert data.y.tolist() == [0, 1, 1] and data.num_classes == 2
 
 
 def test_the_label_column_and_the_owner_column_are_found_by_name(tmp_path):
     text = "\ufeffLabel ,age,owner,height\nyes,30,berlin,1.8\nno,40,paris,1.7\n"
     data = load_own(csv_file(tmp_path, text), classes="no,yes")
-    assert np.array_equal(data.x, np.array([[30, 1.8], [40, 1.7]], np.float32))
+    assert np.allclose(data.x, [[-1, 1], [1, -1]])  # two values are a yes/no, scaled
     assert data.y.tolist() == [1, 0] and data.owners == ("berlin", "paris") and data.owner.tolist() == [0, 1]
 
 
-def test_a_target_column_is_regression_even_if_it_is_whole(tmp_path):
-    data = load_own(csv_file(tmp_path, "target,a\n1,5\n2,6\n"))
-    assert data.num_classes == 0 and data.y.tolist() == [1, 2] and data.x.tolist() == [[5], [6]]
-
-
-def test_a_last_column_of_fractions_is_regression(tmp_path):
+def test_a_target_column_and_a_last_column_of_fractions_are_regression(tmp_path):
+    data = load_own(csv_file(tmp_path, "target,a\n1,5\n3,6\n"))
+    assert data.num_classes == 0 and data.y.tolist() == [-1, 1]  # scaled
     assert load_own(csv_file(tmp_path, "a,b\n1,0.5\n2,6\n")).num_classes == 0
 
 
 def test_labels_that_look_like_numbers_can_be_names(tmp_path):
     data = load_own(csv_file(tmp_path, "a,label\n1,7\n2,3\n"), classes="3,7")
     assert data.y.tolist() == [1, 0] and data.label_names == ("3", "7")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "the file is empty"),
-        ("a,b,label\n", "at least one row"),
-        ("1\n2\n", "two columns"),
-        ("a;b;label\n1;2;0\n", "two columns"),
-        ("a,b,label\n1,2,0\n1,2\n", "line 3: 2 columns instead of 3"),
-        ("a,b,label\n1,x,0\n", "line 2, column b: 'x' is not a finite number"),
-        ("a,b,label\n1,2,0\n1,nan,0\n", "line 3, column b: 'nan'"),
-        ("a,b,label\n1,,0\n", "line 2, column b: ''"),
-        ("a,b,label\n1,inf,0\n", "line 2, column b: 'inf'"),
-        ("a,b,label\n1,2,0\n1,2,\n", "row 1 .* has no 'label'"),
-        ("a,b,label\n1,2,0.5\n", "whole numbers or names"),
-        ("a,b,target\n1,2,nan\n", "target has nan in row 0"),
-    ],
-)
-def test_wrong_csv_files_are_refused(text, message, tmp_path):
-    with pytest.raises(DataError, match=message) as caught:
-        load_own(csv_file(tmp_path, text))
-    assert "a.csv" in str(caught.value)
-
-
-def test_a_csv_that_is_not_text_is_refused(tmp_path):
-    (tmp_path / "a.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match="not a readable CSV"):
-        load_own(tmp_path / "a.csv")
 
 
 # --- image folders ---------------------------------------------------------------------------------------------------
@@ -361,9 +329,10 @@ def test_a_header_that_says_more_than_is_there_is_refused_before_room_is_made(tm
         load_own(tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize("label", ["1e18", "1e30", "-1e30", "100000"])
-@pytest.mark.parametrize("classes", ["", "3"])
+@pytest.mark.parametrize(
+    ("label", "classes"), [(10**18, ""), (10**5, ""), (10**18, "3"), (10**5, "3"), (1e30, "3"), (-1e30, "3")]
+)
 def test_a_label_that_is_no_class_is_refused(label, classes, tmp_path):
-    (tmp_path / "a.csv").write_text(f"one,label\n1,0\n2,{label}\n")
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 1)), y=np.array([0, label]))
     with pytest.raises(DataError, match="label"):
-        load_own(tmp_path / "a.csv", classes=classes)
+        load_own(tmp_path / "a.npz", classes=classes)
