@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -21,6 +22,10 @@ from coterie.strategies.registry import method_of, parse_config
 from coterie.trial import Tamper, TamperedGrid
 from coterie.wire.arrays import unpack
 from coterie.wire.messages import MODEL
+
+
+hypothesis.settings.register_profile("patient", deadline=None)  # how long an example takes is the machine's business
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True, scope="session")
