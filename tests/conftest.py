@@ -23,7 +23,6 @@ from coterie.trial import Tamper, TamperedGrid
 from coterie.wire.arrays import unpack
 from coterie.wire.messages import MODEL
 
-
 hypothesis.settings.register_profile("patient", deadline=None)  # how long an example takes is the machine's business
 hypothesis.settings.load_profile("patient")
 
