@@ -69,12 +69,15 @@ class Soak:
             os.killpg(self.processes.running[name].pid, signal.SIGKILL)
             return name
         kind = rng.choice(["superlink", "serverapp"])
-        wanted = "flower-superlink" if kind == "superlink" else "flwr-serverapp"
-        for pid in tree(self.processes.running["server"].pid):
-            if wanted in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "):
-                os.kill(pid, signal.SIGKILL)
-                return kind
-        return ""
+        wanted = "superlink" if kind == "superlink" else "runtime.executor"
+        server = tree(self.processes.running["server"].pid)[1:]
+        found = [pid for pid in server if wanted in Path(f"/proc/{pid}/cmdline").read_text()]
+        if kind == "serverapp":
+            found = found[1:]  # forked from the executor, which comes first
+        if not found:
+            return ""
+        os.kill(found[-1], signal.SIGKILL)
+        return kind
 
     def events(self) -> list[dict]:
         path = self.run_dir / "events.jsonl"
