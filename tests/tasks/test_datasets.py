@@ -47,9 +47,9 @@ def write_idx(folder: Path, arrays, names=IDX_NAMES, compress: bool = False) -> 
     folder.mkdir(parents=True)
     for name, array in zip(names, arrays, strict=True):
         content = idx_bytes(array)
-        (folder / f"{name}.gz").write_bytes(gzip.compress(content)) if compress else (folder / name).write_bytes(
-            content
-        )
+        (folder / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0)) if compress else (
+            folder / name
+        ).write_bytes(content)
 
 
 def same(dataset: Dataset, arrays) -> bool:
@@ -263,7 +263,7 @@ def test_damaged_files_are_refused_by_name(tmp_path):
     file.unlink()
     with pytest.raises(DataError, match=f"{IDX_NAMES[0]} is missing"):
         load_dataset("mnist", tmp_path, download=False)
-    (folder / f"{IDX_NAMES[0]}.gz").write_bytes(gzip.compress(b"x" * 1000)[:-20])
+    (folder / f"{IDX_NAMES[0]}.gz").write_bytes(gzip.compress(b"x" * 1000, mtime=0)[:-20])
     with pytest.raises(DataError, match="cannot be read"):
         load_dataset("mnist", tmp_path, download=False)
     (tmp_path / "mnist.npz").write_bytes(b"PK\x03\x04 not a zip file")
