@@ -57,6 +57,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # beside the methods as they are
     "pfedsim on disk": {"strategy": "pfedsim", "settings": {"pfedsim.store": "disk", "pfedsim.warmup": 0.4}},
     "fedper, private": {"strategy": "fedper", "settings": {"privacy.mode": "dp-sgd"}},
     "fedavg, tested every second round": {"strategy": "fedavg", "evaluate_every": 2},
+    "coterie, private": {"strategy": "coterie", "settings": {"privacy.mode": "dp-sgd"}},
 }
 CASES = [*BUILT_IN, *VARIANTS]
 

@@ -4,12 +4,14 @@
 
 `coterie server`, a `coterie client` for each client and `coterie submit`, as on machines of their own. Every few seconds
 (`--every`, a mean) something is killed with SIGKILL: in eight of ten cases a client, which is started again five seconds later,
-else the SuperLink or the process that runs the method; the server starts these again itself. It prints rounds, kills, clients
-left out, megabytes (PSS) of the server's processes over the rounds with their slope beside their mean, open files, and what was
-left behind at the end: processes, and files in the temporary directory.
+else the SuperLink, the executor or the process that runs the method; the server starts these again itself. It prints rounds,
+kills with the seconds until the next round ended, clients left out, megabytes (PSS) of the server's processes over the rounds
+with their slope beside their mean, open files, and what was left behind at the end: processes, and files in the temporary
+directory. Where the run does not come to its end, its last words.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -17,7 +19,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -68,15 +69,15 @@ class Soak:
             name = rng.choice(self.names)
             os.killpg(self.processes.running[name].pid, signal.SIGKILL)
             return name
-        kind = rng.choice(["superlink", "serverapp"])
+        kind = rng.choice(["superlink", "executor", "serverapp"])
         wanted = "superlink" if kind == "superlink" else "runtime.executor"
         server = tree(self.processes.running["server"].pid)[1:]
-        found = [pid for pid in server if wanted in Path(f"/proc/{pid}/cmdline").read_text()]
-        if kind == "serverapp":
-            found = found[1:]  # forked from the executor, which comes first
-        if not found:
+        found = [pid for pid in server if wanted in command_of(pid)]
+        number = int(kind == "serverapp")  # forked from the executor, which comes first
+        if len(found) <= number:
             return ""
-        os.kill(found[-1], signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(found[number], signal.SIGKILL)
         return kind
 
     def events(self) -> list[dict]:
@@ -85,8 +86,18 @@ class Soak:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
 
+def command_of(pid: int) -> str:
+    with contextlib.suppress(OSError):  # it ended just now
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
 def open_files(root: int) -> int:
-    return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in tree(root))
+    count = 0
+    for pid in tree(root):
+        with contextlib.suppress(OSError):
+            count += len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    return count
 
 
 def main() -> None:
@@ -101,13 +112,23 @@ def main() -> None:
             (home / name).mkdir()
         with Processes(home / "logs") as processes:
             soak = Soak(home, processes, options.clients, options.rounds)
-            kills, memory, files = run(soak, rng, options.every)
+            kills, ended, memory, files = run(soak, rng, options.every)
             events, mark = soak.events(), processes.mark
-            said = (home / "logs" / "submit.log").read_text().splitlines()[-3:]
+            said = (home / "logs" / "submit.log").read_text().splitlines()
             finished = (soak.run_dir / "result.json").exists()
         left = [path.relative_to(home) for path in (home / "tmp").rglob("*") if path.is_file()]
-    print(f"rounds {len(events)} of {options.rounds}, {'finished' if finished else 'NOT FINISHED'}: {' | '.join(said)}")
-    print(f"kills: {dict(kills)}; left out {sum(len(event['left-out']) for event in events)} times")
+    print(f"rounds {len(events)} of {options.rounds}, {'finished' if finished else 'NOT FINISHED'}")
+    print("\n".join(said[-1 if finished else -40 :]))
+    print(f"kills: {len(kills)}; left out {sum(len(event['left-out']) for event in events)} times")
+    for kind in sorted({kind for kind, _ in kills}):
+        after = [
+            min((end - then for end in ended.values() if end > then), default=np.nan) for k, then in kills if k == kind
+        ]
+        print(
+            f"{len(after)} x {kind}: a round ended {np.nanmedian(after):.1f} s later, at most {np.nanmax(after):.1f} s"
+        )
+    times = np.diff([ended[number] for number in sorted(ended)])
+    print(f"from round to round: {np.median(times):.1f} s, at most {times.max():.1f} s")
     rounds = np.array(sorted(memory))
     megabytes, handles = (np.array([values[r] for r in rounds]) for values in (memory, files))
     half = len(rounds) // 10  # the first tenth fills caches
@@ -119,8 +140,12 @@ def main() -> None:
     print(f"left behind: {len(marked(mark))} processes, {len(left)} files {[str(path) for path in left[:5]]}")
 
 
-def run(soak: Soak, rng: random.Random, every: float) -> tuple[Counter[str], dict[int, float], dict[int, int]]:
-    kills: Counter[str] = Counter()
+def run(
+    soak: Soak, rng: random.Random, every: float
+) -> tuple[list[tuple[str, float]], dict[int, float], dict[int, float], dict[int, int]]:
+    """Kills, by kind and time; when rounds ended; megabytes and open files then."""
+    kills: list[tuple[str, float]] = []
+    ended: dict[int, float] = {}
     memory: dict[int, float] = {}
     files: dict[int, int] = {}
     back: dict[str, float] = {}
@@ -135,23 +160,20 @@ def run(soak: Soak, rng: random.Random, every: float) -> tuple[Counter[str], dic
         time.sleep(LOOK_SECONDS)
         now, rounds = time.monotonic(), len(soak.events())
         server = soak.processes.running["server"].pid
-        if rounds and rounds not in memory:
-            memory[rounds], files[rounds] = pss(server), open_files(server)
-            print(
-                f"round {rounds}: {memory[rounds]:.0f} MB, {files[rounds]} files, {sum(kills.values())} kills",
-                flush=True,
-            )
+        if rounds and rounds not in ended:
+            ended[rounds], memory[rounds], files[rounds] = now, pss(server), open_files(server)
+            print(f"round {rounds}: {memory[rounds]:.0f} MB, {files[rounds]} files, {len(kills)} kills", flush=True)
         for name in [name for name, when in back.items() if now > when]:
             soak.processes.running[name].wait()
             soak.start_client(name)
             del back[name]
         if rounds and now > next_kill and (killed := soak.kill(rng)):
             kind = "client" if killed in soak.names else killed
-            kills[kind] += 1
+            kills.append((kind, now))
             if kind == "client":
                 back[killed] = now + BACK_SECONDS
             next_kill = now + rng.expovariate(1 / every)
-    return kills, memory, files
+    return kills, ended, memory, files
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 import csv
 import io
+import math
 import sys
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import coterie
 from coterie.cli.options import given_values, parse_list, parse_seeds
-from coterie.cli.show import say, show
+from coterie.cli.show import say, show, show_matrix
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,14 +41,22 @@ def resume(run: str, num_server_rounds: int | None, workers: int | None, server:
 
 
 def _show_run(done: coterie.Run) -> None:
+    from coterie.folds import FILE, advice, folds_table
     from coterie.server.findings import suspects_in_words
+    from coterie.server.results import judged_in_words
 
-    show([done.result_table()])
+    show(table for table in (done.result_table(), done.gain_table()) if table)
+    if (done.path / FILE).exists():
+        show([folds_table(done.folds)])
+    elif done.config["task"] == "own" and (advised := advice(done)):
+        say(advised)
     if "suspects" in (findings := done.findings):
         say(suspects_in_words(findings["suspects"]), stderr=False)
     for finding in findings.values():
         if "in-words" in finding.facts:
             say(finding.facts["in-words"], stderr=False)
+    for line in judged_in_words(done.result):
+        say(line, stderr=False)
     say(f"run directory: {done.path}")
 
 
@@ -57,6 +67,7 @@ def compare(
     seeds: str | None,
     preset: str,
     quick: bool,
+    open: bool,
     **options: Any,
 ) -> None:
     compared = coterie.compare(
@@ -68,7 +79,21 @@ def compare(
         workers=workers,
     )
     show(compared.tables)
+    _show_best(compared)
     say(f"run directory: {compared.path}")
+    print(compared.report)
+    if open:
+        webbrowser.open(compared.report.as_uri())
+
+
+def _show_best(compared: coterie.Comparison) -> None:
+    """In words and as a picture: what the best method found out."""
+    from coterie.server.report import best_of
+
+    if compared.runs:
+        sentences, run = best_of({one.path: "" for one in compared.runs})
+        say(" ".join(sentences), stderr=False)
+        show_matrix(run)
 
 
 def data(settings: tuple[str, ...], plot: str, **options: Any) -> None:
@@ -98,17 +123,31 @@ def schema(files: tuple[str, ...], settings: tuple[str, ...], output: str, **opt
         say(f"written: {Path(output).absolute()}")
 
 
-def report(run: str) -> None:
+def report(runs: tuple[str, ...], output: str, open: bool) -> None:
     from coterie.following import in_words
+    from coterie.reporting import report_of
+    from coterie.server.status import read_status
 
-    opened = coterie.open_run(run)
-    path, status = opened.report(), opened.status
-    if status.state == "running":
-        say(f"still {in_words(status)}")
+    path = report_of(runs, output)
+    for run in runs:
+        if (status := read_status(Path(run))).state == "running":
+            say(f"still {in_words(status)}")
     print(path)
+    if open:
+        webbrowser.open(path.as_uri())
 
 
-def predict(model: str, data: str, output: str, network: str) -> None:
+def export(model: str, onnx: str, network: str) -> None:
+    from coterie.tasks.export import export_onnx
+    from coterie.tasks.personal import load_personal
+
+    facts = export_onnx(load_personal(Path(model), network), Path(onnx))
+    say(f"written: {Path(onnx).absolute()}, and what goes in and comes out: {facts.absolute()}")
+
+
+def predict(model: str, data: str, output: str, network: str, coverage: float) -> None:
+    import numpy as np
+
     from coterie.tasks.own import load_inputs
     from coterie.tasks.personal import load_personal
     from coterie.wire.files import write_atomically
@@ -130,8 +169,13 @@ def predict(model: str, data: str, output: str, network: str) -> None:
         for name, label, row in zip(names, found.argmax(axis=1), found, strict=True):
             table.writerow([name, personal.labels[label], f"{row[label]:.4f}"])
     else:
-        table.writerow(["sample", "value"])
-        table.writerows([name, f"{value:.6g}"] for name, value in zip(names, found, strict=True))
+        low, high = personal.interval(found, coverage)
+        table.writerow(["sample", "value", "low", "high"])
+        rows = zip(names, found, low, high, strict=True)
+        table.writerows([name, *(f"{value:.6g}" for value in values)] for name, *values in rows)
+        if not np.isfinite(low).all():
+            few = f"{len(personal.residuals)} validation samples are too few for an interval with coverage {coverage:g}"
+            say(f"{few}; {math.ceil(coverage / (1 - coverage))} are needed")
     if output:
         write_atomically(Path(output), [text.getvalue().encode()])
     else:
@@ -155,8 +199,7 @@ def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | No
 
     with _ended_by_signals():
         done = deploy.up(given_values(options, settings), control_port, fleet_port)
-    show([done.result_table()])
-    say(f"run directory: {done.path}")
+    _show_run(done)
 
 
 def submit(settings: tuple[str, ...], server: str, root_certificates: str, detach: bool, **options: Any) -> None:

@@ -4,7 +4,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 
-REST = ("flwr_datasets", "jinja2", "matplotlib", "networkx", "scipy")  # what `coterie[all]` adds
+REST = ("flwr_datasets", "networkx", "scipy")  # what `coterie[all]` adds
 FOR_A_CLIENT = ("client", "keys", "predict", "--help", "--version")
 
 

@@ -37,7 +37,8 @@ def watch(run: str, server: str, root_certificates: str) -> None:
             with _remote(server, root_certificates) as remote:
                 remote.watch(remote.number(run))
         else:
-            show([watch_run(open_run(run) if run else the_running()).result_table()])
+            done = watch_run(open_run(run) if run else the_running())
+            show(table for table in (done.result_table(), done.gain_table()) if table)
     except KeyboardInterrupt:
         say("not watched any more; the run goes on")
 

@@ -72,6 +72,7 @@ def _what_to_compare() -> list[click.Parameter]:
         option("seeds", seeds, panel, metavar="N,N,...", show_default="1"),
         *_configured(("strategy", "seed")),
         _workers(),
+        _opened(),
     ]
 
 
@@ -145,8 +146,37 @@ def _predicted() -> list[click.Parameter]:
         argument("model", "MODEL", "A personal model, models/NAME.safetensors."),
         argument("data", "DATA", data),
         _text("output", "FILE", "Where to write the table. Default: to the terminal."),
-        _text("network", "FILE", "The .py file that defines the network, for a model of your own."),
+        _text("network", "FILE", NETWORK),
+        option(
+            "coverage",
+            "Probability with which a value lies between low and high, of a regression.",
+            type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+            default=0.9,
+        ),
     ]
+
+
+NETWORK = "The .py file that defines the network, for a model of your own."
+
+
+def _exported() -> list[click.Parameter]:
+    return [
+        argument("model", "MODEL", "A personal model, models/NAME.safetensors."),
+        option("onnx", "Where to write it; FILE.json, beside it, says what goes in.", metavar="FILE", required=True),
+        _text("network", "FILE", NETWORK),
+    ]
+
+
+def _reported() -> list[click.Parameter]:
+    return [
+        argument("runs", "RUN...", "Run directories, or that of a comparison.", number=-1),
+        _text("output", "FILE", "Where to write it. Default: report.html in the directory; of several, here."),
+        _opened(),
+    ]
+
+
+def _opened() -> click.Parameter:
+    return option("open", "Show it in the browser.", is_flag=True, default=False, show_default=False)
 
 
 OF_TABLES = ("label", "classes", "ignore", "missing", "min-count", "delimiter", "decimal", "encoding")
@@ -196,7 +226,9 @@ Example: `coterie resume runs/20261116-120000-fedavg-digits --num-server-rounds 
         "compare",
         "commands:compare",
         _what_to_compare,
-        """Run several methods on the same data and print one table.
+        """Run several methods on the same data: one table, who trains with whom, and a report.
+
+Alone it takes local, fedavg and pfedsv on data of three kinds that are always there, with two seeds.
 
 Example: `coterie compare --strategies local,fedavg,fedper --task digits --seeds 1,2,3`""",
     ),
@@ -260,10 +292,13 @@ Example: `coterie keys keys --names ward-7,ward-8 --server-names fl.example.org,
     LazyCommand(
         "report",
         "commands:report",
-        lambda: [argument("run", "RUN", "A run directory.")],
-        """Make `report.html` of a run, finished or not: curves, every client, who was left out and why, all settings.
+        _reported,
+        """Make the page of a run, finished or not, of several runs, or of a comparison.
 
-Example: `coterie report runs/20261116-120000-fedavg-digits`""",
+It says what each client gained, who trains with whom, what each is worth, what went wrong and what it cost. It is one file
+that needs no network.
+
+Example: `coterie report runs/20261116-120000-fedavg-digits --open`""",
     ),
     LazyCommand(
         "predict",
@@ -272,6 +307,14 @@ Example: `coterie report runs/20261116-120000-fedavg-digits`""",
         """Ask a personal model about new samples: a line with the label and its probability for each.
 
 Example: `coterie predict clients/ward-7/models/ward-7.safetensors new-images`""",
+    ),
+    LazyCommand(
+        "export",
+        "commands:export",
+        _exported,
+        """Write a personal model as ONNX, with all preparing of its inputs inside, for programs that know nothing of Coterie.
+
+Example: `coterie export clients/ward-7/models/ward-7.safetensors --onnx ward-7.onnx`""",
     ),
     LazyCommand(
         "schema",

@@ -13,7 +13,7 @@ from coterie.tasks.models import model_names
 from coterie.wire.config import RunConfig, Value
 from coterie.wire.errors import ConfigError
 
-CHOICES = {"strategy": names(), "task": [*task_names(), "own"], "model": model_names()}
+CHOICES = {"strategy": ["auto", *names()], "task": [*task_names(), "own"], "model": model_names()}
 TYPES: dict[Any, Any] = {int: click.INT, float: click.FLOAT}
 METAVARS: dict[Any, str] = {int: "N", float: "X"}
 

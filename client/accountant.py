@@ -2,8 +2,8 @@
 
 The history is a list of (noise multiplier, sampling rate, steps). It is written down before the steps are taken, so that a
 crash can only count too much, and a repeated round counts again: its samples were used again, with other noise. Where the noise
-is the same again, and so what is told (privacy.py), it counts once. Epsilon comes from the accountant of Opacus for Rényi
-differential privacy.
+is the same again, and so what is told (privacy.py), each of the messages that a round counts is counted once. Epsilon comes from
+the accountant of Opacus for Rényi differential privacy.
 """
 
 import warnings
@@ -23,25 +23,33 @@ Entry = tuple[float, float, int]  # noise multiplier, sampling rate, steps
 @dataclass(frozen=True)
 class Accountant:
     history: tuple[Entry, ...] = ()
-    before: tuple[Entry, ...] = field(default=(), compare=False)  # the history when the round began
+    before: tuple[tuple[str, tuple[Entry, ...]], ...] = field(default=(), compare=False)
+    # what this round counted, in this order, and the history before each
 
     @classmethod
-    def load(cls, store: Store, same_noise_in: int = 0) -> "Accountant":
+    def load(cls, store: Store, same_noise_in: int | None = None, purpose: str = "training") -> "Accountant":
         """`same_noise_in` is the round, if all of its noise is the same when it is repeated."""
         note = store.recall(TOPIC, ANY_ROUND)
         if note is None:
-            return cls()
-        history, before = (_entries(note.arrays.get(name)) for name in ("history", "before"))
-        if not same_noise_in or note.facts.get("in") != _place(store, same_noise_in):
-            before = history
-        elif TOPIC not in store.written:  # another message than the one that counted this round
-            history = before
-        return cls(history, before)
+            return cls((), ((purpose, ()),))
+        history = _entries(note.arrays.get("history"))
+        if same_noise_in is None or note.facts.get("in") != _place(store, same_noise_in):
+            return cls(history, ((purpose, history),))
+        counted = note.facts.get("counted", "").split()
+        if purpose not in counted:
+            counted, history_then = [*counted, purpose], history
+        else:
+            counted, history_then = counted[: counted.index(purpose) + 1], _entries(note.arrays.get(purpose))
+            if TOPIC not in store.written:  # another message than the one that counted this
+                history = history_then
+        before = {name: _entries(note.arrays.get(name)) for name in counted} | {purpose: history_then}
+        return cls(history, tuple(before.items()))
 
-    def save(self, store: Store, same_noise_in: int = 0) -> None:
-        arrays = {"history": self.history, "before": self.before}
-        tables = {name: np.array(entries, np.float64).reshape(-1, 3) for name, entries in arrays.items()}
-        store.remember(TOPIC, Note(0, tables, {"in": _place(store, same_noise_in)}))
+    def save(self, store: Store, same_noise_in: int | None = None) -> None:
+        tables = {name: np.array(entries, np.float64).reshape(-1, 3) for name, entries in self.before}
+        tables["history"] = np.array(self.history, np.float64).reshape(-1, 3)
+        facts = {"in": _place(store, same_noise_in), "counted": " ".join(name for name, _ in self.before)}
+        store.remember(TOPIC, Note(0, tables, facts))
 
     def after(self, noise: float, rate: float, steps: int) -> "Accountant":
         """With `steps` more steps; equal neighbours are one entry."""
@@ -83,7 +91,7 @@ class Accountant:
         return high
 
 
-def _place(store: Store, server_round: int) -> str:
+def _place(store: Store, server_round: int | None) -> str:
     return f"round {server_round} of run {store.run}"
 
 

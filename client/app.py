@@ -5,6 +5,8 @@ clients do with it; the method is looked up by its name and loaded only then. A 
 device, or be in a file that its node configuration names (`methods`).
 """
 
+import dataclasses
+import logging
 from importlib import import_module
 from typing import Any
 
@@ -12,39 +14,62 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from coterie.client.data import load_for_later
+from coterie.client.images import keep_pixels
+from coterie.client.judging import judge
 from coterie.client.owner import check_floors, requires_privacy
 from coterie.client.participant import Participant, client_name, local_config
 from coterie.client.tables import describe, keep_schema
 from coterie.client.testing import test
 from coterie.client.training import train
+from coterie.tasks.samples import DataError
 from coterie.wire.config import RunConfig
 from coterie.wire.errors import Refused
+from coterie.wire.folding import folded, is_folded, unfolded
 from coterie.wire.messages import (
     DESCRIBE,
     EVALUATE,
+    FIGURES,
     HELLO,
     ORDER,
     TRAIN,
     DescribeOrder,
     EvaluateOrder,
     Hello,
+    JudgeOrder,
     TrainOrder,
 )
+from coterie.wire.privacy import PrivacySettings
+
+log = logging.getLogger(__name__)
 
 COMMON: dict[str, tuple[Any, Any]] = {
     DESCRIBE: (DescribeOrder, describe),
     TRAIN: (TrainOrder, train),
     EVALUATE: (EvaluateOrder, test),
+    FIGURES: (JudgeOrder, judge),
 }
 
 
 class CoterieClient(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
+        fold = is_folded(message.content)
+        if fold:
+            message.content = unfolded(message.content)
+        try:
+            reply = self.answer(message, context)
+            return Message(folded(reply.content), reply_to=message) if fold else reply
+        except DataError as error:
+            log.error("%s", error)  # for the owner of the data; the server sees no cell
+            private = PrivacySettings.of(context.run_config).mode != "off"
+            raise Refused(error.told(private=private)) from None
+
+    def answer(self, message: Message, context: Context) -> Message:
         me, kind = Participant.of(context), message.metadata.message_type
         check_run(me)
         if kind == HELLO:
             if told := message.content.config_records.get(ORDER):
-                keep_schema(me, str(told["schema"]))
+                keep = keep_schema if "schema" in told else keep_pixels
+                keep(me, str(told["schema" if "schema" in told else "pixels"]))
                 me = Participant.of(context)
             return Message(RecordDict({ORDER: hello(me).to_record()}), reply_to=message)
         handlers = COMMON if kind in COMMON else handlers_of(*method_of(me.config, context))
@@ -52,7 +77,9 @@ class CoterieClient(ClientApp):
             raise Refused(f"{kind}: strategy {me.config.strategy!r} has no such message")
         order, answer = handlers[kind]
         records = message.content
-        return Message(answer(me, order.from_record(records.config_records[ORDER]), records), reply_to=message)
+        told = order.from_record(records.config_records[ORDER])
+        me = dataclasses.replace(me, round=told.round)
+        return Message(answer(me, told, records), reply_to=message)
 
 
 def check_run(me: Participant) -> None:
@@ -84,7 +111,7 @@ def registry() -> Any:
 def keep_data(context: Context) -> None:
     """Load the data set and the method into this process; the answers that are forked from it then find them in memory."""
     config = local_config(context)
-    load_for_later(context.node_config, config, client_name(context))
+    load_for_later(context.node_config, config, client_name(context, config))
     handlers_of(*method_of(config, context))
 
 

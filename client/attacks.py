@@ -5,6 +5,7 @@ To the data (ShapleyFL, appendix B.3), on a random share `strength` of the train
     open-set         images become those of another data set, whose classes the task does not have; labels stay. Where
                      there is none, inputs are their own pixels or features in one random order
     closed-set       labels L become (L + 1) mod C
+    disguise         the same in training; what is told of the samples is told of the right labels
     data-noise       strength * N(0, 1) is added to the normalised inputs of all samples
 
 To the update V = theta - x, with x the model it started from:
@@ -63,7 +64,7 @@ class Attack:
         if self.kind == "data-noise":
             noise = rng.standard_normal(tuple(samples.x.shape), dtype=np.float32) * np.float32(self.settings.strength)
             return Samples(samples.x + torch.from_numpy(noise).to(samples.x), samples.y)
-        if self.kind not in ("open-set", "closed-set"):
+        if self.kind not in ("open-set", "closed-set", "disguise"):
             return samples
         number = round(min(self.settings.strength, 1.0) * len(samples))
         chosen = torch.from_numpy(rng.permutation(len(samples))[:number]).to(samples.y.device)
@@ -79,6 +80,10 @@ class Attack:
         else:
             y[chosen] = -y[chosen]
         return Samples(x, y)
+
+    def on_telling(self, samples: Samples) -> Samples:
+        """The samples that it tells of, where a method asks what they are like."""
+        return samples if self.kind == "disguise" else self.on_samples(samples)
 
     def on_update(self, start: Parts, trained: Parts, server_round: int) -> Parts:
         """What is sent instead of `trained`, which came from `start`."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -51,14 +52,21 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
         spec = spec_of(config)
         classes = config.classes or ("regression" if spec.kind == "regression" else str(spec.num_outputs))
         shape = ",".join(str(size) for size in spec.input_shape)
-        dataset = load_dataset("own", config.data_root, data=own, classes=classes, input_shape=shape)
+        bad = config.bad_files
+        dataset = load_dataset("own", config.data_root, data=own, classes=classes, input_shape=shape, bad_files=bad)
         if config.test_data == "published" or config.long_tail > 1 or config.shift != "none" or config.client_samples:
             raise ConfigError(
                 "test-data, long-tail, shift, client-samples: are for data sets that are dealt; this client has data of its own"
             )
         return ClientData(dataset, _split(dataset, np.arange(len(dataset)), config, name), 0)
     partition_id, num_partitions = my_partition(node_config, config)
-    dataset, parts = partitioned(config, num_partitions, str(node_config.get("state-dir", "")))
+    return _dealt(config, partition_id, num_partitions, str(node_config.get("state-dir", "")))
+
+
+@lru_cache(maxsize=20_000)
+def _dealt(config: RunConfig, partition_id: int, num_partitions: int, cache: str) -> ClientData:
+    """A client's share of the task's data set: indices, which are the same for all of its messages."""
+    dataset, parts = partitioned(config, num_partitions, cache)
     mine = _split(dataset, parts[partition_id], config, str(partition_id))
     if config.test_data == "published":
         mine = replace(mine, test=np.sort(published_tests(dataset, config)[partition_id::num_partitions]))
@@ -133,7 +141,7 @@ def table_share(node_config: Mapping[str, Any], config: RunConfig, name: str) ->
     labels = table.columns[looked.label]
     y = labels.values if looked.regression else labels.codes
     assert y is not None
-    chosen = fewer(_split_by(y, np.arange(len(table)), config, name), y, config, name)
+    chosen = fewer(_split_by(y, np.arange(len(table)), config, name, every_label=True), y, config, name)
     return TableShare(looked, table, rows, chosen, number)
 
 
@@ -197,7 +205,9 @@ def _dataset(c: RunConfig, num_partitions: int) -> Dataset:
     if has_table(c):
         return pool_of(c).outline()
     if c.task != "linear":
-        return load_dataset(c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape)
+        return load_dataset(
+            c.task, c.data_root, data=c.data, classes=c.classes, input_shape=c.input_shape, bad_files=c.bad_files
+        )
     if c.server_data:
         raise ConfigError(
             f"server-data = {c.server_data!r}: task 'linear' is generated for its clients, and a server has none of it; "
@@ -220,11 +230,16 @@ def _split(dataset: Dataset, indices: np.ndarray, config: RunConfig, name: str) 
     return _split_by(dataset.y, indices, config, name)
 
 
-def _split_by(labels: np.ndarray, indices: np.ndarray, config: RunConfig, name: str) -> Split:
+def _split_by(
+    labels: np.ndarray, indices: np.ndarray, config: RunConfig, name: str, every_label: bool = False
+) -> Split:
     return split(
         indices,
         labels,
         test_fraction=config.test_fraction if config.test_data == "own" else 0.0,
         validation_fraction=config.validation_fraction,
         seed=derive_seed(config.seed, "split", client=name),
+        fold=max(config.fold, 1),
+        folds=config.folds,
+        every_label=every_label,
     )

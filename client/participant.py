@@ -1,7 +1,8 @@
 """One client while it answers a message: its name, configuration, data, network and store."""
 
 import functools
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +11,17 @@ from flwr.app import ArrayRecord, Context, RecordDict
 
 from coterie.client.attacks import Attack, attack_of
 from coterie.client.data import ClientData, has_table, load_client_data, num_partitions_of, table_share
+from coterie.client.images import has_images, scaled
 from coterie.client.owner import with_own_places
 from coterie.client.store import ContextStore, FileStore, Store
 from coterie.client.tables import TableShare, with_schema
 from coterie.tasks.foreign import foreign_images, foreign_set
 from coterie.tasks.models import Network
-from coterie.tasks.personal import personal_facts
-from coterie.tasks.resolve import model_name, network_of, spec_of
+from coterie.tasks.personal import personal_facts, residuals_of
+from coterie.tasks.resolve import dealt_names, model_name, network_of, spec_of, with_method
 from coterie.tasks.samples import Dataset
 from coterie.tasks.spec import TaskSpec
-from coterie.tasks.training import Samples, Sgd
+from coterie.tasks.training import Samples, Sgd, balanced_weights, kinds_of
 from coterie.wire.arrays import Parts
 from coterie.wire.attack import AttackSettings, bad_clients, kinds
 from coterie.wire.checks import checked_parts, part_places
@@ -41,16 +43,19 @@ class Participant:
     store: Store
     device: str
     context: Context
+    round: int = 0  # that the message belongs to
 
     @classmethod
     def of(cls, context: Context) -> "Participant":
         config = local_config(context)
-        privacy = PrivacySettings.of(context.run_config)
+        privacy = _parsed(json.dumps(context.run_config))[1]
         torch.set_num_threads(int(context.node_config.get("threads", config.threads)))
-        name = client_name(context)
+        name = client_name(context, config)
         state_dir = context.node_config.get("state-dir")
         run = config.run_id or str(context.run_id)
-        store = FileStore(Path(str(state_dir)), name, run) if state_dir else ContextStore(context)
+        store: Store = ContextStore(context)
+        if state_dir:
+            store = FileStore(Path(str(state_dir)), name, run, durable=not context.node_config.get("simulated"))
         device = pick_device(str(context.node_config.get("device", config.device)))
         config = with_schema(config, store)
         return cls(name, config, privacy, spec_of(config), store, device, context)
@@ -63,19 +68,22 @@ class Participant:
         return table_share(self.context.node_config, self.config, self.name)
 
     def data(self) -> ClientData:
-        return load_client_data(self.context.node_config, self.config, self.name)
+        data = load_client_data(self.context.node_config, self.config, self.name)
+        return scaled(data, self.config, self.store) if has_images(self.config) else data
 
     def train_samples(self) -> Samples:
         data = self.data()
         return data.samples(data.split.train, self.device)
 
     def validation_samples(self) -> Samples:
-        data = self.data()
-        return data.samples(data.split.validation, self.device)
+        return self._judged_on(self.data().split.validation)
 
     def test_samples(self) -> Samples:
-        data = self.data()
-        return data.samples(data.split.test, self.device)
+        return self._judged_on(self.data().split.test)
+
+    def _judged_on(self, chosen: np.ndarray) -> Samples:
+        samples = self.data().samples(chosen, self.device)
+        return replace(samples, metric=self.config.metric, threshold=self.config.threshold)
 
     def network(self) -> Network:
         """The run's network with its initial weights."""
@@ -97,8 +105,9 @@ class Participant:
         elif settings.clients:
             bad = settings.kind != "none" and self.name in settings.clients.replace(" ", "").split(",")
         else:
-            names = [str(i) for i in range(num_partitions_of(node, self.config))]
-            bad = bool(names) and str(node.get("partition-id")) in bad_clients(settings, names, self.config.seed)
+            names = dealt_names(self.config, num_partitions_of(node, self.config))
+            place = int(node.get("partition-id", -1))
+            bad = 0 <= place < len(names) and names[place] in bad_clients(settings, names, self.config.seed)
         classes = 0 if self.spec.kind == "regression" else self.spec.num_outputs
         if not bad:
             return None
@@ -113,8 +122,18 @@ class Participant:
 
     def rng(self, purpose: str, server_round: int) -> np.random.Generator:
         """The generator for one purpose; torch's own generator (dropout) is seeded alike."""
-        torch.manual_seed(derive_seed(self.config.seed, purpose + "-torch", server_round, self.name))
-        return generator(self.config.seed, purpose, server_round, self.name)
+        seed = derive_seed(self.config.seed, purpose + "-torch", server_round, self.drawn_as)
+        if self.device == "cpu":
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed looks through all accelerators first
+        else:
+            torch.manual_seed(seed)
+        return generator(self.config.seed, purpose, server_round, self.drawn_as)
+
+    @property
+    def drawn_as(self) -> str:
+        """By which name its random numbers are drawn: a share of a data set has the same ones, whoever has it."""
+        dealt = self.config.task != "own" and "partition-id" in self.context.node_config
+        return str(self.context.node_config["partition-id"]) if dealt else self.name
 
     def save_model(self, network: Network) -> None:
         """The personal model, with the facts that are needed to use it."""
@@ -124,11 +143,31 @@ class Participant:
         facts = personal_facts(spec, data.dataset, model_name(spec, c.model), c.buffers, group_norm=private)
         if data.schema is not None:
             facts["table"] = data.schema.to_json()
+        if spec.kind == "regression":
+            scale = data.schema.label_std if data.schema is not None else 1.0
+            facts["residuals"] = residuals_of(network, self.validation_samples(), scale)
         self.store.save_model(network, {"client": self.name, **facts})
 
     def sgd(self, proximal_mu: float = 0.0, learning_rate: float = 0.0) -> Sgd:
         c = self.config
-        return Sgd(learning_rate or c.learning_rate, c.batch_size, c.momentum, c.weight_decay, proximal_mu)
+        rate = learning_rate or c.learning_rate
+        return Sgd(
+            rate, c.batch_size, c.momentum, c.weight_decay, proximal_mu, self.class_weights(), kinds_of(c.augment)
+        )
+
+    def class_weights(self) -> tuple[float, ...]:
+        """Of the loss in training, by the setting of that name."""
+        if self.config.class_weights == "none" or self.spec.kind == "regression":
+            return ()
+        data = self.data()
+        if self.config.class_weights == "client":
+            y = data.dataset.y[data.split.train]
+            return balanced_weights(np.bincount(y, minlength=self.spec.num_outputs))
+        if data.schema is None or not data.schema.class_counts:
+            raise Refused(
+                "class-weights = 'balanced': nobody told how many samples of each label there are; use 'client'"
+            )
+        return balanced_weights(np.array(data.schema.class_counts))
 
 
 def received_parts(records: RecordDict, network: Network) -> Parts:
@@ -150,16 +189,24 @@ def _initial_network(config: RunConfig, group_norm: bool, device: str) -> tuple[
 
 def local_config(context: Context) -> RunConfig:
     """The run's configuration, with the places of this machine."""
-    return with_own_places(RunConfig.parse(split_sections(context.run_config)[0]), context.node_config)
+    return with_own_places(_parsed(json.dumps(context.run_config))[0], context.node_config)
 
 
-def client_name(context: Context) -> str:
-    """`client-name` of the node configuration, else its partition; the node id is new after every restart."""
+@functools.lru_cache(maxsize=8)
+def _parsed(run_config: str) -> tuple[RunConfig, PrivacySettings]:
+    """Every message comes with the whole configuration, which is the same all the time."""
+    told = json.loads(run_config)
+    return with_method(RunConfig.parse(split_sections(told)[0])), PrivacySettings.of(told)
+
+
+def client_name(context: Context, config: RunConfig) -> str:
+    """`client-name` of the node configuration, else its partition's; the node id is new after every restart."""
     node = context.node_config
     if "client-name" in node:
         return str(node["client-name"])
     if "partition-id" in node:
-        return str(node["partition-id"])
+        names, place = dealt_names(config, num_partitions_of(node, config)), int(node["partition-id"])
+        return names[place] if 0 <= place < len(names) else str(place)
     raise ConfigError("node configuration: give this client a name (client-name='ward-7') or a partition-id")
 
 

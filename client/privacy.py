@@ -33,11 +33,17 @@ Phase = tuple[tuple[str, ...], int]  # parts, epochs
 
 
 def train_privately(
-    me: Participant, network: Network, samples: Samples, sgd: Sgd, phases: Sequence[Phase], server_round: int
+    me: Participant,
+    network: Network,
+    samples: Samples,
+    sgd: Sgd,
+    phases: Sequence[Phase],
+    server_round: int,
+    model: int = 0,
 ) -> tuple[Trained, float]:
-    """DP-SGD in place of local training; also epsilon after it."""
+    """DP-SGD in place of local training, of one of the models of this round; also epsilon after it."""
     privacy = me.privacy
-    same_noise_in = server_round if me.data().num_partitions else 0
+    same_noise_in = server_round if me.data().num_partitions else None
     accountant = Accountant.load(me.store, same_noise_in)
     if not len(samples):
         return Trained(0.0, 0), accountant.epsilon(privacy.delta)
@@ -52,7 +58,7 @@ def train_privately(
     accountant = accountant.after(noise, rate, steps)
     check_epsilon(me.context.node_config, accountant.epsilon(min(privacy.delta, LARGEST_DELTA)))
     accountant.save(me.store, same_noise_in)
-    generator = secret_generator(me, "privacy", server_round)
+    generator = secret_generator(me, _purpose(model), server_round)
     done = Trained(0.0, 0)
     for parts, epochs in phases:
         done = _dp_sgd(network, samples, sgd, parts, epochs * per_epoch, rate, noise, privacy.max_grad_norm, generator)
@@ -126,11 +132,11 @@ def _check_valid(network: Network, model: str) -> None:
         )
 
 
-def with_noise(me: Participant, parts: Parts, server_round: int) -> Parts:
+def with_noise(me: Participant, parts: Parts, server_round: int, model: int = 0) -> Parts:
     """Noise on the weights, not on counts and running statistics: a Gaussian vector of expected length sigma C."""
     size = sum(value.size for part, value in parts.items() if part not in STATISTICS)
     spread = me.privacy.noise_multiplier * me.privacy.max_grad_norm / np.sqrt(max(size, 1))
-    generator = secret_generator(me, "privacy", server_round, device="cpu")
+    generator = secret_generator(me, _purpose(model), server_round, device="cpu")
     noisy = dict(parts)
     for part, value in parts.items():
         if part not in STATISTICS:
@@ -139,11 +145,16 @@ def with_noise(me: Participant, parts: Parts, server_round: int) -> Parts:
     return noisy
 
 
+def _purpose(model: int) -> str:
+    """Each model of a round has noise of its own: the difference of two with the same noise would have none."""
+    return f"privacy {model}" if model else "privacy"
+
+
 def secret_generator(me: Participant, purpose: str, server_round: int, device: str = "") -> torch.Generator:
     """Randomness that only this client knows; repeatable where its data are a public set."""
     generator = torch.Generator(device=device or me.device)
     if me.data().num_partitions:
-        generator.manual_seed(derive_seed(me.config.seed, purpose, server_round, me.name))
+        generator.manual_seed(derive_seed(me.config.seed, purpose, server_round, me.drawn_as))
     else:
         generator.seed()
     return generator

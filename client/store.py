@@ -10,7 +10,7 @@ With `state-dir` in the node configuration these are files that survive a restar
 What belongs to a round belongs to its run: another run with the same directory does not see it. It is kept twice, the latest and,
 in a directory `previous` beside it, that of the round before: a repeated round starts where it started first. What is asked for
 and was kept once, but is no longer, is refused: nobody starts afresh in the middle of a run. Without
-`state-dir`, as in `flwr run`'s simulation, all but the personal model lives in Flower's context for the length of the run.
+`state-dir`, as in `flwr run`'s simulation, all of it lives in Flower's context for the length of the run.
 """
 
 from abc import ABC, abstractmethod
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 from flwr.app import ConfigRecord, Context
 
 from coterie.tasks.models import Network
@@ -29,6 +30,7 @@ from coterie.wire.files import write_atomically
 
 OWN = "own"  # the topic of the client's own model parts
 OTHERS = "others"
+PERSONAL = "personal-model"
 BLOCK = 2**22  # bytes copied at a time
 Vectors = Mapping[str, Vector]
 
@@ -115,10 +117,16 @@ class Store(ABC):
     @abstractmethod
     def save_model(self, network: Network, facts: Mapping[str, str]) -> None: ...
 
+    @abstractmethod
+    def load_model(self, network: Network) -> bool:
+        """Make the network the personal model that was saved last; whether there is one."""
+
 
 class FileStore(Store):
-    def __init__(self, directory: Path, name: str, run: str = "") -> None:
+    def __init__(self, directory: Path, name: str, run: str = "", *, durable: bool = True) -> None:
+        """`durable=False`: a personal model may be lost in a power cut, until somebody flushes the directory."""
         super().__init__()
+        self.durable = durable
         if not name or name.startswith(".") or "/" in name:
             raise ValueError(f"client-name = {name!r}: must not be empty, start with '.' or contain '/'")
         self.run = run
@@ -161,7 +169,15 @@ class FileStore(Store):
                 path.unlink()
 
     def save_model(self, network: Network, facts: Mapping[str, str]) -> None:
-        write_arrays(self.model, {name: value.cpu().numpy() for name, value in network.state_dict().items()}, facts)
+        arrays = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
+        write_arrays(self.model, arrays, facts, durable=self.durable)
+
+    def load_model(self, network: Network) -> bool:
+        if not self.model.exists():
+            return False
+        arrays, _ = stored_arrays(self.model)
+        network.load_state_dict({name: torch.from_numpy(np.array(array[...])) for name, array in arrays.items()})
+        return True
 
     def _paths(self, topic: str) -> tuple[Path, Path]:
         directory = self.state if topic == OWN else self.state / topic
@@ -184,7 +200,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 class ContextStore(Store):
-    """Keeps notes in Flower's context; personal models are not written anywhere."""
+    """Keeps notes and the personal model in Flower's context; nothing is written anywhere."""
 
     def __init__(self, context: Context) -> None:
         super().__init__()
@@ -218,7 +234,12 @@ class ContextStore(Store):
                 del self.state[slot]
 
     def save_model(self, network: Network, facts: Mapping[str, str]) -> None:
-        """Nowhere to save it."""
+        self.state[PERSONAL] = pack(network.dump())
+
+    def load_model(self, network: Network) -> bool:
+        if PERSONAL in self.state.array_records:
+            network.load(unpack(self.state.array_records[PERSONAL]))
+        return PERSONAL in self.state.array_records
 
     def _round(self, slot: str) -> int:
         return int(str(self.state.config_records[f"{slot}-facts"]["round"]))

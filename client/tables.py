@@ -23,6 +23,7 @@ from coterie.tasks.schema import Schema
 from coterie.tasks.sources import is_table_run
 from coterie.tasks.splits import Split
 from coterie.wire.config import RunConfig
+from coterie.wire.errors import Refused
 from coterie.wire.messages import DescribeOrder, Description, reply
 from coterie.wire.privacy import PrivacySettings
 from coterie.wire.randomness import derive_seed
@@ -44,6 +45,13 @@ class TableShare:
 
 def describe(me: Any, order: DescribeOrder, records: RecordDict) -> RecordDict:
     """The answer to a DescribeOrder."""
+    if not me.has_table:
+        from coterie.client.images import told_pixels
+
+        if me.privacy.mode != "off":
+            raise Refused("pixels: with privacy nothing is told of images")
+        pixels = told_pixels(me.data())
+        return reply({"num-rows": 1}, record=Description(order.round, pixels.model_dump_json()))
     facts = told_facts(me.table_share(), me)
     return reply({"num-rows": facts.rows}, record=Description(order.round, facts.model_dump_json()))
 
@@ -58,9 +66,10 @@ def told_facts(share: TableShare, me: Any) -> Facts:
                 "table-schema: with privacy columns must be agreed on beforehand; make one with `coterie schema`."
             )
         noise = table_noise(privacy)
-        accountant = Accountant.load(me.store).after(noise, 1.0, 1)
+        same_noise_in = 0 if share.num_partitions else None
+        accountant = Accountant.load(me.store, same_noise_in, "table").after(noise, 1.0, 1)
         check_epsilon(me.context.node_config, accountant.epsilon(min(privacy.delta, LARGEST_DELTA)))
-        accountant.save(me.store)  # before anything is told
+        accountant.save(me.store, same_noise_in)  # before anything is told
         seed = (
             derive_seed(config.seed, "table", client=me.name) if share.num_partitions else None
         )  # else nobody knows it
@@ -107,7 +116,8 @@ def _sizes(text: str) -> tuple[int, str]:
 
 def prepared_share(share: TableShare, config: RunConfig) -> tuple[Dataset, Schema]:
     """The samples of a client, and the schema by which they were made: that of all, or with its own numbers."""
-    found = (share.table.source, share.table.lines.tobytes(), config.table_schema, config.scaling)
+    rows = share.split.train.tobytes() if config.scaling == "site" else b""
+    found = (share.table.source, share.table.lines.tobytes(), config.table_schema, rows)
     if found not in _prepared:
         schema = Schema.from_json(config.table_schema)
         if config.scaling == "site":
@@ -119,4 +129,4 @@ def prepared_share(share: TableShare, config: RunConfig) -> tuple[Dataset, Schem
 
 
 MOST_PREPARED = 64  # shares that a process keeps in memory
-_prepared: dict[tuple[str, bytes, str, str], tuple[Dataset, Schema]] = {}
+_prepared: dict[tuple[str, bytes, str, bytes], tuple[Dataset, Schema]] = {}

@@ -38,9 +38,10 @@ def train_from(
 
 
 def train_and_upload(
-    me: Participant, order: TrainOrder, network: Network, step: Step = PLAIN
+    me: Participant, order: TrainOrder, network: Network, step: Step = PLAIN, model: int = 0
 ) -> tuple[dict[str, float], Parts]:
-    """Train `network` by the order; what is told of it, and what is sent of it, which may change with the network."""
+    """Train `network` by the order; what is told of it, and what is sent of it, which may change with the network. Who trains
+    several networks in a round counts them by `model`."""
     if order.start_loss and me.privacy.mode == "dp-sgd":
         raise Refused("start-loss: a loss on training samples is not told with privacy.mode = 'dp-sgd'")
     started = time.process_time()
@@ -52,10 +53,10 @@ def train_and_upload(
     told = {"start-loss": loss_of(network, samples)} if order.start_loss else {}
     if attack and attack.starts_anew:
         network.load(me.network().dump())
-    done, spent = local_training(me, order, network, samples, step)
+    done, spent = local_training(me, order, network, samples, step, model)
     upload = network.views(order.upload)
     if me.privacy.mode == "weights":
-        upload = with_noise(me, upload, order.round)
+        upload = with_noise(me, upload, order.round, model)
     if attack:
         upload = attack.on_update(start, upload, order.round)
     metrics = {
@@ -73,7 +74,7 @@ def loss_of(network: Network, samples: Samples) -> float:
 
 
 def local_training(
-    me: Participant, order: TrainOrder, network: Network, samples: Samples, step: Step
+    me: Participant, order: TrainOrder, network: Network, samples: Samples, step: Step, model: int
 ) -> tuple[Trained, dict[str, float]]:
     """All phases of the order; also the privacy spent, where it is counted."""
     sgd = me.sgd(order.proximal_mu)
@@ -81,7 +82,7 @@ def local_training(
     phases = told or [(WEIGHTS, me.config.local_epochs)]
     rng = me.rng("train", order.round)
     if me.privacy.mode == "dp-sgd":
-        done, epsilon = train_privately(me, network, samples, sgd, phases, order.round)
+        done, epsilon = train_privately(me, network, samples, sgd, phases, order.round, model)
         return done, {"epsilon": epsilon}
     loss, steps = 0.0, 0
     for parts, epochs in phases:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,18 @@ from coterie.communication import communication, communication_table
 from coterie.estimators import compare_estimators
 from coterie.gains import gains
 from coterie.mechanisms import compare_mechanisms
-from coterie.presets import PLAIN, PRESETS, Estimators, Mechanisms, Methods, Preset
+from coterie.presets import FIRST, PLAIN, PRESETS, Estimators, Mechanisms, Methods, Preset
 from coterie.progress import progress_of
 from coterie.rows import Rows, Table
 from coterie.runs import Comparison, Run
 from coterie.runtime.simulation import Workers
 from coterie.server.checkpoints import write_json
-from coterie.server.pictures import compared_curves
-from coterie.server.report import encoded, write_page
+from coterie.server.report import chart, write_comparison
 from coterie.server.rundir import new_run_dir
 from coterie.simulate import configuration, names_of_clients, prepare, simulate, worker_pool
+from coterie.strategies.registry import default_config, resolve
 from coterie.strategies.registry import names as method_names
-from coterie.strategies.registry import resolve
+from coterie.tasks.metrics import LOWER_IS_BETTER, UNBOUNDED
 from coterie.tasks.resolve import partition_kind, spec_of
 from coterie.wire.attack import AttackSettings, bad_clients
 from coterie.wire.config import RunConfig, Value, choose, split_sections
@@ -57,15 +57,18 @@ def compare(
 
         coterie.compare(preset="ocf-10", quick=True)
 
+    Without any of these it shows what Coterie is for: `local`, `fedavg` and `pfedsv` on task `kinds`, with two seeds.
     `preset` is an experiment of a paper, `quick` its short form; what you give goes before what it says. A method whose run
     fails is told of in its row, and the others go on. All other arguments are those of `coterie.run`.
     """
     if quick and not preset:
         raise ConfigError("--quick: is for presets; add --preset NAME")
-    chosen: Preset = PRESETS[choose("preset", preset, list(PRESETS))] if preset else PLAIN
-    values, usual_seeds = chosen.chosen(quick)
-    values |= {"run-dir": str(run_dir)}
     given = configuration(keys, settings, compare, leave_out=("strategy", "seed"))
+    first = strategies is None and seeds is None and not {"task", "data"} & given.keys()
+    plain = FIRST if first else PLAIN
+    chosen: Preset = PRESETS[choose("preset", preset, list(PRESETS))] if preset else plain
+    values, usual_seeds = chosen.chosen(quick)
+    values |= {"run-dir": str(run_dir), "baseline": "none"}  # to compare with training alone, name `local` as a method
     numbers = _some("seeds", seeds, usual_seeds)
     if isinstance(chosen, Methods):
         names = _some("strategies", strategies, chosen.strategies.split(","))
@@ -73,14 +76,18 @@ def compare(
             if name.endswith(".py"):
                 resolve(RunConfig(strategy=name))  # before any run: its settings may be given to all of them
             else:
-                choose("strategies", name, method_names())
-        planned = [
-            Planned(cell, seed, prepare({**values, **different, **given, "strategy": name, "seed": seed}))
-            for cell, different in chosen.chosen_cells(quick, given).items()
+                choose("strategies", name, ["auto", *method_names()])
+        cells = chosen.chosen_cells(quick, given)
+        where = str({**default_config(), **given}["data-root"])
+        values, cells = chosen.with_data(values, cells, [str(given["task"])] if "task" in given else [], where)
+        planned = {
+            (plan.cell, plan.strategy, plan.seed): plan
+            for cell, different in cells.items()
             for name in names
             for seed in numbers
-        ]
-        return compare_methods(preset, chosen, planned, workers, progress)
+            for plan in [Planned(cell, seed, prepare({**values, **different, **given, "strategy": name, "seed": seed}))]
+        }
+        return compare_methods(preset, chosen, list(planned.values()), workers, progress)
     if strategies is not None:
         raise ConfigError(f"strategies: preset {preset!r} does not compare methods; leave them out")
     if isinstance(chosen, Estimators):
@@ -126,7 +133,8 @@ def compare_methods(
         cell: summarise(names, [told for plan, told, _ in results if plan.cell == cell], called[cell]) for cell in tasks
     }
     for cell, several in rows.items():
-        metric = metric_of(several, str(planned[0].config["shapleyfl.metric"]), preset)
+        metric = metric_of(several, planned[0].config, preset)
+        several.sort(key=lambda row: place(row, metric, planned[0].config))
         bad = {plan.seed: bad_in(plan.config) for plan in planned if plan.cell == cell}
         found = gains([told for plan, told, _ in results if plan.cell == cell], metric, bad)
         for row in several:
@@ -136,31 +144,28 @@ def compare_methods(
     written = (
         {"task": tasks, "seeds": seeds, "rows": rows} if name else {"task": tasks[""], "seeds": seeds, "rows": rows[""]}
     )
-    write_json(base / "comparison.json", written)
-    tables, pictures = [], []
+    tables, charts = [], []
     for cell, task in tasks.items():
-        metric = metric_of(rows[cell], str(planned[0].config["shapleyfl.metric"]), preset)
+        metric = metric_of(rows[cell], planned[0].config, preset)
         tables.append(comparison_table(rows[cell], cell, task, seeds, metric, preset, list(called[cell].values())))
         ended = [(plan.strategy, run) for plan, _, run in results if run and plan.cell == cell]
         lines = {name: [_means_by_round(run, metric) for mine, run in ended if mine == name] for name in names}
         if any(len(line) > 1 for several in lines.values() for line in several):
-            title = "Over the rounds" + (f": {cell}" if cell else "")
-            drawn = compared_curves({name: several for name, several in lines.items() if several}, metric)
-            pictures.append((title, encoded(drawn)))
+            title = "Every method over the rounds" + (f": {cell}" if cell else "")
+            charts.append(chart(title, "round", f"test {metric}", {n: _over_seeds(s) for n, s in lines.items() if s}))
     runs = [run for *_, run in results if run]
     if preset.communication:
         figures = communication(runs)
         write_json(base / "communication.json", figures)
         tables.append(communication_table(figures))
-    write_page(
-        base,
-        title=preset.title or f"{', '.join(names)} on {tasks['']}",
-        about=f"{len(planned)} runs: {len(names)} methods, seeds {', '.join(map(str, seeds))}",
-        finished=True,
-        tables=tables,
-        pictures=pictures,
-        settings=sorted(_common([plan.config for plan in planned]).items()),
-    )
+    shown: dict[str, Any] = {
+        "title": preset.title,
+        "tables": [asdict(table) for table in tables],
+        "charts": charts,
+        "settings": sorted(_common([plan.config for plan in planned]).items()),
+    }
+    write_json(base / "comparison.json", {**written, "page": shown})
+    write_comparison(base / "report.html", {run.path: plan.cell for plan, _, run in results if run}, **shown)
     flat = Rows({"cell": cell, **row} if name else row for cell, several in rows.items() for row in several)
     return Comparison(base, flat, tables, runs)
 
@@ -190,12 +195,19 @@ def costs(run: Run) -> dict[str, float]:
 def bad_in(config: Mapping[str, Value]) -> set[str]:
     """Clients that do harm by the run's configuration: what they gain does not count."""
     attack = AttackSettings.parse(split_sections(config)[1].get("attack", {}), prefix="attack.")
-    names = [str(i) for i in range(int(config["num-clients"]))]
+    names = names_of_clients(RunConfig.parse(split_sections(config)[0]))
     return bad_clients(attack, names, int(config["seed"])) if names else set()
 
 
 def _means_by_round(run: Run, metric: str) -> dict[int, float]:
-    return {event["round"]: event["mean"][f"personal.{metric}"] for event in run.events if "mean" in event}
+    name = f"personal.{metric}"
+    return {event["round"]: event["mean"][name] for event in run.events if name in event.get("mean", {})}
+
+
+def _over_seeds(seeds: Sequence[Mapping[int, float]]) -> tuple[list[int], list[float]]:
+    """The mean over seeds, in the rounds that all of them have."""
+    rounds = sorted(set.intersection(*[set(seed) for seed in seeds]))
+    return rounds, [float(np.mean([seed[number] for seed in seeds])) for number in rounds]
 
 
 def _common(configs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
@@ -231,18 +243,21 @@ def summarise(
             row[cost] = float(np.mean([result[cost] for result in mine]))
         for kind, metrics in mine[0]["models"].items():
             for metric in metrics["mean"]:
-                row[f"{kind}.{metric}"] = _spread([result["models"][kind]["mean"][metric] for result in mine])
-                pick = max if metric.startswith("loss") else min
+                known = [result for result in mine if metric in result["models"].get(kind, {}).get("mean", {})]
+                row[f"{kind}.{metric}"] = _spread([result["models"][kind]["mean"][metric] for result in known])
+                pick = max if metric.removesuffix("-weighted") in LOWER_IS_BETTER else min
                 if not metric.endswith("-weighted"):
-                    row[f"{kind}.worst-{metric}"] = _spread([pick(_values_of(result, kind, metric)) for result in mine])
+                    row[f"{kind}.worst-{metric}"] = _spread(
+                        [pick(_values_of(result, kind, metric)) for result in known]
+                    )
                 for client, owner in called.items():
                     if own := [v[metric] for result in mine if metric in (v := _client(result, kind, client))]:
                         row[f"{kind}.{metric}.{owner}"] = _spread(own)
         for finding in mine[0]["findings"]:
             told = [result["findings"][finding].facts for result in mine if finding in result["findings"]]
             for fact, column in SHOWN_FACTS.items():
-                if known := [facts[fact] for facts in told if facts.get(fact) is not None]:
-                    row[f"{finding}-{column}"] = _spread(known)
+                if seen := [facts[fact] for facts in told if facts.get(fact) is not None]:
+                    row[f"{finding}-{column}"] = _spread(seen)
     return rows
 
 
@@ -259,9 +274,20 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
 
 
-def metric_of(rows: Sequence[Mapping[str, Any]], of_game: str, preset: Methods) -> str:
-    """What methods are compared by: the kind of accuracy that the server's game was told to go by, else the preset's."""
+def place(row: Mapping[str, Any], metric: str, config: Mapping[str, Value]) -> float:
+    """Where a row stands: the best first, if the user names a metric; else all stay in their order."""
+    told = row.get(f"personal.{metric}")
+    if config["metric"] == "auto":
+        return 0.0
+    return float("inf") if told is None else told["mean"] * (1 if metric in LOWER_IS_BETTER else -1)
+
+
+def metric_of(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Value], preset: Methods) -> str:
+    """What methods are compared by: the run's metric, else the kind of accuracy that the server's game was told to go by, else
+    the preset's."""
+    of_game = str(config["shapleyfl.metric"])
     wanted = of_game if of_game.endswith("accuracy") else preset.metric.removesuffix("-weighted")
+    wanted = wanted if config["metric"] == "auto" else str(config["metric"])
     return wanted if any(f"personal.{wanted}" in row for row in rows) else "loss"
 
 
@@ -276,7 +302,7 @@ def comparison_table(
 ) -> Table:
     """The table of one cell, with columns for the clients that have names."""
     paper = {name: value for (where, which, name), value in preset.paper.items() if (where, which) == (task, cell)}
-    scale = 1 if metric == "loss" else 100
+    scale = 1 if metric in UNBOUNDED else 100
     where = task if cell in ("", task) else f"{task}, {cell}"
     seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± std over seeds {', '.join(map(str, seeds))}"
     columns = {

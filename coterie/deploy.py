@@ -61,6 +61,7 @@ def up(
     """One run as real processes on this machine; they end with it, and with a signal, which raises `Stopped`."""
     config = prepare(values)
     settings = RunConfig.parse(split_sections(config)[0])
+    _check_fold(settings)
     if is_amount(settings.server_data) and len(_files_of(settings)) > 1:
         raise ConfigError(
             f"server-data = {settings.server_data!r}: the clients have tables of their own; name a file of the server's"
@@ -73,6 +74,13 @@ def up(
         run_dir = new_run_dir(config)
         config |= {"run-dir": str(run_dir), "run-id": secrets.token_hex(8)}
         return _up(config, run_dir, (control_port, fleet_port), progress)
+
+
+def _check_fold(settings: RunConfig) -> None:
+    if settings.folds and not settings.fold:
+        raise ConfigError(
+            f"folds = {settings.folds}: `coterie run` does all of them; here say which one this is, for example fold=1"
+        )
 
 
 def up_again(config: dict[str, Value], run_dir: Path, progress: bool = True) -> Run:
@@ -181,6 +189,7 @@ def submit(
     Ctrl-C stops the run. Any other signal ends the following only, and raises `Stopped` with a note how to go on.
     """
     config = checked_config(values)
+    _check_fold(RunConfig.parse(split_sections(config)[0]))
     config["run-id"] = config["run-id"] or secrets.token_hex(8)
     control = connect(server, authority)
     how = ""

@@ -5,6 +5,8 @@ is that of the normalised values (NSV), squared, averaged over clients and draws
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from coterie.presets import Estimators
 from coterie.rows import Rows, Table
 from coterie.runs import Comparison
 from coterie.server.checkpoints import write_json
-from coterie.server.report import write_page
+from coterie.server.report import write_comparison
 from coterie.server.rundir import new_run_dir
 from coterie.simulate import prepare
 from coterie.strategies.registry import parse_config
@@ -48,11 +50,11 @@ def compare_estimators(preset: Estimators, values: Mapping[str, Value], seeds: S
     errors = {method: [nsv_error(method, budget, table, exact) for budget in BUDGETS] for method in ESTIMATORS}
     base = new_run_dir({**prepared, "strategy": "estimators"})
     rows = {method: dict(zip(map(str, BUDGETS), found, strict=True)) for method, found in errors.items()}
-    write_json(base / "comparison.json", {"task": config.task, "seed": config.seed, "draws": DRAWS, "rows": rows})
     shown = errors_table(errors, config, len(table))
-    about = f"{DRAWS} draws of every estimator, seed {config.seed}"
-    settings = sorted(prepared.items())
-    write_page(base, title=preset.title, about=about, finished=True, tables=[shown], pictures=[], settings=settings)
+    page: dict[str, Any] = {"title": preset.title, "tables": [asdict(shown)], "settings": sorted(prepared.items())}
+    told = {"task": config.task, "seed": config.seed, "draws": DRAWS, "rows": rows, "page": page}
+    write_json(base / "comparison.json", told)
+    write_comparison(base / "report.html", {}, **page)
     return Comparison(base, Rows({"estimator": method, **found} for method, found in rows.items()), [shown])
 
 

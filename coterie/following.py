@@ -65,13 +65,20 @@ def watch_run(run: Run, progress: bool = True) -> Run:
             shown.finished(past[-1]["round"])
         while status.state == "running":
             time.sleep(LOOK_SECONDS)
-            status = run.status
+            before, status = status, run.status
+            if _agrees(status) and not _agrees(before):
+                shown.say(f"{run.title}: {in_words(status)}")
             for event in events.new():
                 shown.round_ended(event, {})
             _show(status, shown)
     if status.state != "finished":
         raise RunFailed(f"{run.path}: {in_words(status)}")
     return run
+
+
+def _agrees(status: Status) -> bool:
+    """Before the first round: the clients tell what their tables are like."""
+    return status.state == "running" and not status.round and bool(status.phase)
 
 
 def _show(status: Status, shown: RunProgress) -> None:
@@ -146,6 +153,8 @@ def runs_table(runs: Sequence[Listed]) -> Table:
 
 def in_words(status: Status) -> str:
     how_far = f"round {status.round} of {status.rounds}" if status.round else "waits for its clients"
+    if _agrees(status):
+        how_far = f"its clients agree on columns, {status.answered} of {status.asked} told theirs"
     said = {
         "running": f"running, {how_far}, {status.clients} clients" if status.round else f"running, {how_far}",
         "died": f"died in {how_far}",

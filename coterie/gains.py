@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.tasks.metrics import LOWER_IS_BETTER
+
 BASE = "local"
 POINTS = 0.03  # a client so far below its own local model is harmed
 
@@ -17,7 +19,7 @@ def gains(
     error is that of the seeds' means. Empty where `local` was not run."""
     ended = [result for result in results if "failed" not in result]
     alone = {result["seed"]: _clients(result) for result in ended if result["strategy"] == BASE}
-    sign = -1 if metric == "loss" else 1
+    sign = -1 if metric in LOWER_IS_BETTER else 1
     found: dict[str, list[np.ndarray]] = {}
     for result in ended:
         seed = result["seed"]

@@ -5,7 +5,7 @@ has the errors |theta - true theta|^2 of the models that simulated clients ended
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,12 @@ from coterie.progress import progress_of
 from coterie.rows import Rows, Table
 from coterie.runs import Comparison, Run
 from coterie.server.checkpoints import write_json
-from coterie.server.coalitions import errors_by_mechanism, mixing_curves, share_by_sweeps
-from coterie.server.report import encoded, write_page
+from coterie.server.report import chart, write_comparison
 from coterie.server.rundir import new_run_dir
 from coterie.simulate import prepare, simulate, worker_pool
 from coterie.tasks.linear import linear_parameters
 from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.errors import ConfigError
-from coterie.wire.files import write_atomically
 
 MECHANISMS = ("local", "grand", "grand-mixed", "disjoint", "overlapping")
 TITLES = {"overlapping": "pfedocf"}
@@ -70,8 +68,7 @@ def compare_mechanisms(
     games = {seed: true_game(configs[MECHANISMS[0], seed]) for seed in seeds}
     expected = [expected_errors(games[seed], float(first["ocf.cost"])) for seed in seeds]
     rows = {"expected": summarise(expected), "measured": summarise(measured)}
-    sweeps = draw(base, first, games[seeds[0]], measured[0])
-    write_json(base / "comparison.json", {"task": "linear", "seeds": list(seeds), "rows": rows, "sweeps": sweeps})
+    sweeps = sweeps_of(first, games[seeds[0]])
     tables = [
         table_of(rows["expected"], f"Expected errors, true parameters, {first['num-clients']} clients", PAPER),
         table_of(
@@ -80,15 +77,20 @@ def compare_mechanisms(
             f"sweeps until nobody moves: at most {max(sweeps)} in {len(sweeps)} games",
         ),
     ]
-    write_page(
-        base,
-        title=preset.title,
-        about=f"{len(runs)} runs: {len(MECHANISMS)} mechanisms, seeds {', '.join(map(str, seeds))}",
-        finished=True,
-        tables=tables,
-        pictures=[(path.stem, encoded(path.read_bytes())) for path in sorted(base.glob("*.png"))],
-        settings=sorted(first.items()),
-    )
+    page: dict[str, Any] = {
+        "title": preset.title,
+        "tables": [asdict(table) for table in tables],
+        "charts": [
+            errors_chart(measured[0]),
+            sweeps_chart(sweeps),
+            mixing_chart(games[seeds[0]], float(first["linear-noise"]) ** 2),
+        ],
+        "settings": sorted(first.items()),
+    }
+    told = {"task": "linear", "seeds": list(seeds), "rows": rows, "sweeps": sweeps, "page": page}
+    write_json(base / "comparison.json", told)
+    cells = {run.path: TITLES.get(m, m) for m in MECHANISMS for run in runs if run.config["ocf.mechanism"] == m}
+    write_comparison(base / "report.html", cells, **page)
     return Comparison(base, Rows({"errors": kind, **row} for kind in rows for row in rows[kind]), tables, runs)
 
 
@@ -158,22 +160,34 @@ def summarise(results: Sequence[Errors]) -> list[dict[str, Any]]:
     return rows
 
 
-def draw(base: Path, config: Mapping[str, Value], game: LinearGame, measured: Errors) -> list[int]:
-    """Pictures beside the runs; also how many sweeps each of many games took."""
-    named = {TITLES.get(mechanism, mechanism): errors for mechanism, errors in measured.items()}
-    write_atomically(base / "errors.png", errors_by_mechanism(named))
+def sweeps_of(config: Mapping[str, Value], game: LinearGame) -> list[int]:
+    """How many sweeps each of many games took."""
     rng = np.random.default_rng(int(config["seed"]))
     recipe, noise = linear_recipe(settings_of(config), game.n), float(config["linear-noise"]) ** 2
     sweeps = []
     for _ in range(GAMES if game.n <= 20 else GAMES // 5):
         thetas = linear_parameters(replace(recipe, seed=int(rng.integers(2**31))))
         sweeps.append(form(LinearGame(thetas, rng.permutation(game.samples), noise)).sweeps)
-    write_atomically(base / "sweeps.png", share_by_sweeps(sweeps))
-    write_atomically(base / "mixing.png", _mixing(game, noise))
     return sweeps
 
 
-def _mixing(game: LinearGame, noise: float) -> bytes:
+def errors_chart(measured: Errors) -> dict[str, Any]:
+    """Every client's error under every mechanism; clients in the order of their error alone."""
+    order = np.argsort(measured["local"])
+    places = range(1, len(order) + 1)
+    lines = {TITLES.get(mechanism, mechanism): (places, errors[order]) for mechanism, errors in measured.items()}
+    label = "squared error of the parameters"
+    return chart("Errors of all clients", "clients, by their error alone", label, lines, **{"log-y": True})
+
+
+def sweeps_chart(sweeps: Sequence[int]) -> dict[str, Any]:
+    """Which share of the games had ended after how many sweeps."""
+    numbers = range(max(sweeps) + 2)
+    ended = {f"{len(sweeps)} games": (numbers, [np.mean([s <= k for s in sweeps]) for k in numbers])}
+    return chart("Games that have ended", "sweeps over all clients", "share", ended)
+
+
+def mixing_chart(game: LinearGame, noise: float) -> dict[str, Any]:
     """How the mixture of the client in most coalitions changes with its number of samples, all coalitions as they are."""
     coalitions = form(game).coalitions
     client = max(range(game.n), key=lambda i: sum(i in c for c in coalitions))
@@ -187,8 +201,9 @@ def _mixing(game: LinearGame, noise: float) -> bytes:
         rows.append(LinearGame(game.thetas, samples, noise).mixing_weights(client, mine))
     weights = np.array(rows)
     shown = [0, *(1 + np.argsort(-weights[:, 1:].max(axis=0), kind="stable")[: CURVES - 1])]
-    labels = ["own model" if i == 0 else f"coalition of {len(mine[i])}" for i in shown]
-    return mixing_curves(numbers.tolist(), weights[:, shown], labels)
+    lines = {f"coalition {i}, of {len(mine[i])}" if i else "own model": (numbers, weights[:, i]) for i in shown}
+    title = "A mixture by the client's number of samples"
+    return chart(title, "training samples of the client", "weight", lines, **{"log-x": True})
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], title: str, caption: str) -> Table:

@@ -4,10 +4,14 @@ Three kinds: methods are compared, estimators of the Shapley value, or pFedOCF's
 what the preset says.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from coterie.tasks.datasets import DataError, load_dataset
 from coterie.wire.config import Value
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,9 @@ class Methods(Preset):
     paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # (task, cell, strategy) -> percent
     communication: bool = False  # also print what travels, for this model and for large ones
     costs: bool = False  # also what each run cost
+    without_data: Mapping[str, Value] = field(
+        default_factory=dict
+    )  # goes over `values` where their task's data are missing
 
     def chosen_cells(self, quick: bool, given: Mapping[str, Value]) -> dict[str, Mapping[str, Value]]:
         """The cells that are left when `given` goes before what they say: those that say the same; else none twice."""
@@ -47,6 +54,28 @@ class Methods(Preset):
                 chosen[name] = self.cells[name]
         return chosen
 
+    def with_data(
+        self, values: dict[str, Value], cells: dict[str, Mapping[str, Value]], given: Sequence[str], data_root: str
+    ) -> tuple[dict[str, Value], dict[str, Mapping[str, Value]]]:
+        """Values and cells without tasks whose data are not here, unless the user named the task."""
+        if not self.without_data or given:
+            return values, cells
+        if missing(str(values["task"]), data_root):
+            values = {**values, **self.without_data}
+        here = {
+            name: own for name, own in cells.items() if "task" not in own or not missing(str(own["task"]), data_root)
+        }
+        return values, here or cells
+
+
+def missing(task: str, data_root: str) -> bool:
+    try:
+        load_dataset(task, data_root)
+    except DataError as error:
+        log.warning("%s", error)
+        return True
+    return False
+
 
 class Estimators(Preset):
     """Estimators of the Shapley value (coterie/estimators.py)."""
@@ -56,7 +85,16 @@ class Mechanisms(Preset):
     """pFedOCF's mechanisms (coterie/mechanisms.py)."""
 
 
-PLAIN = Methods(title="", source="", values={}, quick={}, strategies="local,fedavg,fedper", cells={"": {}})
+FIRST = Methods(  # `coterie compare` alone: what Coterie is for
+    title="",
+    source="",
+    values={"task": "kinds"},
+    quick={},
+    strategies="local,fedavg,pfedsv",
+    cells={"": {}},
+    seeds=(1, 2),
+)
+PLAIN = Methods(title="", source="", values={}, quick={}, strategies="local,fedavg,fedper,auto", cells={"": {}})
 
 PFEDSV = "Wu et al. 2022, arXiv:2202.02502"
 PFEDSV_VALUES: dict[str, Value] = {
@@ -138,6 +176,7 @@ HETEROGENEITY: dict[str, dict[str, Value]] = {  # how clients differ
     "feat": {"shift": "rotate-invert", "shift-groups": 4},
     "conc": {"shift": "permute-labels", "shift-groups": 3},
     "flip": {"attack.kind": "closed-set", "attack.fraction": 0.3},
+    "cifar": {"task": "cifar10", "partition": "dirichlet", "dirichlet-alpha": 0.1},
     "two": {"partition": "pathological"},
     "iid": {},
     "sizes": {"client-samples": "6-48"},
@@ -243,6 +282,7 @@ PRESETS: dict[str, Preset] = {
         },
         quick_cells=("feat", "conc", "iid"),
         costs=True,
+        without_data={"task": "digits", "test-fraction": 0.3},
     ),
     "ocf-10": _ocf(10, 2, {}),
     "ocf-100": _ocf(100, 5, {"num-clients": 40, "linear-groups": 2}),
@@ -265,8 +305,12 @@ PRESETS: dict[str, Preset] = {
         },
         cells={
             "all-honest": {},
-            "one-random": {"attack.kind": "random-gradient", "attack.clients": "0", "attack.strength": 200.0},
-            "two-random": {"attack.kind": "random-gradient", "attack.clients": "0,2", "attack.strength": 200.0},
+            "one-random": {"attack.kind": "random-gradient", "attack.clients": "cleveland", "attack.strength": 200.0},
+            "two-random": {
+                "attack.kind": "random-gradient",
+                "attack.clients": "cleveland,switzerland",
+                "attack.strength": 200.0,
+            },
         },
         quick={"num-server-rounds": 20},
         metric="balanced-accuracy",

@@ -14,13 +14,12 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from coterie.manners import Shared
-from coterie.server.roundlog import Patience
+from coterie.server.roundlog import SHOWN, Patience
 from coterie.strategies.observer import Observer, Waiting
 from coterie.wire.messages import Hello
 
 SHARE_OF_TRAINING = 0.8  # of the time of a round with an evaluation, for a bar that moves evenly
 REDRAW_SECONDS = 0.1  # drawing a bar costs more than the answer of a small client
-SHOWN = ("global.accuracy", "personal.accuracy", "personal.loss")
 LOGGERS = ("flwr", "coterie")
 
 
@@ -30,6 +29,7 @@ class RunProgress(Observer):
     def __init__(self, title: str, rounds: int) -> None:
         self.title = title
         self.rounds = rounds
+        self.rounds_done = 0
         self.shown_at = 0.0
         self.patience = Patience()
         self.console = Console(stderr=True, force_jupyter=False)
@@ -58,13 +58,16 @@ class RunProgress(Observer):
             return
         self.shown_at = now
         begun, share = (0.0, SHARE_OF_TRAINING) if phase == "train" else (SHARE_OF_TRAINING, 1 - SHARE_OF_TRAINING)
-        self.show(round(server_round - 1 + begun + share * done / total, 2), f"{phase} {done}/{total} clients")
+        completed = server_round - 1 + begun + share * done / total if server_round else 0.0  # 0: they agree on columns
+        completed = max(completed, self.rounds_done)  # models are judged after the last round
+        self.show(round(completed, 2) if completed < self.rounds else self.rounds, f"{phase} {done}/{total} clients")
 
     def waiting(self, waiting: Waiting) -> None:
         if self.patience.is_over(waiting):
             self.say(f"{self.title}: {waiting}")
 
     def finished(self, server_round: int) -> None:
+        self.rounds_done = server_round
         self.show(server_round, f"round {server_round + 1} now" if server_round < self.rounds else "done")
 
     def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     import pandas
 
 
+GAIN = ("local", "gain", "gain-low", "gain-high", "verdict")  # of a client in `judged` of result.json
+
+
 def open_run(path: str | Path) -> "Run":
     """The run in this directory, finished or still going on.
 
@@ -87,13 +90,16 @@ class Run:
 
     @property
     def clients(self) -> Rows:
-        """A row for each client: samples, rounds, bytes, and how its models did when they were tested last."""
+        """A row for each client: samples, rounds, bytes, how its models did when they were tested last, and what it gains over
+        training alone, with an interval and a word."""
         events = self.events
         tested: Mapping[str, Mapping[str, float]] = next(
             (event["evaluate"] for event in reversed(events) if "evaluate" in event), {}
         )
         metrics = dict.fromkeys(name for values in tested.values() for name in values if name != "num-samples")
         names = self.result["clients"] if self.finished else sorted(_seen(events), key=name_order)
+        judged = self._read("result.json").get("judged", {})
+        beside = [key for key in GAIN if any(key in told for told in judged.values())]
         rows = Rows()
         for name in names:
             trained = [event["train"][name] for event in events if name in event["train"]]
@@ -106,9 +112,32 @@ class Run:
                     "bytes-down": sum(event["bytes-down"].get(name, 0) for event in events),
                     "bytes-up": sum(event["bytes-up"].get(name, 0) for event in events),
                     **{metric: tested.get(name, {}).get(metric) for metric in metrics},
+                    **{key: judged.get(name, {}).get(key) for key in beside},
                 }
             )
         return rows
+
+    @property
+    def metrics(self) -> Rows:
+        """A row for each client and metric of its own model after the last round: value, 95 % interval, test samples."""
+        return Rows(
+            {
+                "client": name,
+                "metric": metric,
+                **dict.fromkeys(("value", "low", "high")),
+                **value,
+                "samples": told["samples"],
+            }
+            for name, told in self.result.get("judged", {}).items()
+            for metric, value in told["metrics"].items()
+        )
+
+    @property
+    def folds(self) -> Rows:
+        """A row for each client of a run with `folds`: how its models did on all of its samples, each tested once."""
+        from coterie.folds import read_folds
+
+        return read_folds(self.path)
 
     @property
     def findings(self) -> dict[str, Finding]:
@@ -129,9 +158,9 @@ class Run:
             )
         return load_personal(places[str(client)], network)
 
-    def report(self) -> Path:
-        """Make `report.html` anew; where it is."""
-        return write_report(self.path)
+    def report(self, output: str | Path = "") -> Path:
+        """Make `report.html` anew, or the same page elsewhere; where it is."""
+        return write_report(self.path, Path(output).absolute() if output else None)
 
     @property
     def title(self) -> str:
@@ -140,21 +169,39 @@ class Run:
     def result_table(self) -> Table:
         """Two rows for each kind of model: the plain mean over clients, and the mean weighted by test samples."""
         result = self.result
-        names = [name for name in next(iter(result["models"].values()))["mean"] if not name.endswith("-weighted")]
+        every = dict.fromkeys(name for kind in result["models"].values() for name in kind["mean"])
+        names = [name for name in every if not name.endswith("-weighted")]
         rows = []
         for kind, values in result["models"].items():
             mean = values["mean"]
-            rows.append([kind, "over clients", *[f"{mean[name]:.4f}" for name in names]])
-            rows.append(["", "by samples", *[f"{mean[name + '-weighted']:.4f}" for name in names]])
+            for first, which, end in ((kind, "over clients", ""), ("", "by samples", "-weighted")):
+                rows.append([first, which, *[f"{mean[name + end]:.4f}" if name in mean else "-" for name in names]])
         title = f"{self.title}, {result['rounds']} rounds, seed {result['seed']}"
         return Table(title, ["model", "mean", *[name.replace("-", " ") for name in names]], rows)
+
+    def gain_table(self) -> Table | None:
+        """What each client gains over training alone; None where none did."""
+        result = self.result
+        judged = {name: told for name, told in result.get("judged", {}).items() if "gain" in told}
+        if not judged:
+            return None
+        rows = []
+        for name, told in judged.items():
+            low, high = told["gain-low"], told["gain-high"]
+            ends = "-" if low is None else f"{low:+.4f} to {high:+.4f}"
+            figures = [f"{told['local']:.4f}", f"{told['own']:.4f}", f"{told['gain']:+.4f}", ends, str(told["samples"])]
+            rows.append([name, *figures, told["verdict"]])
+        head = ["client", "alone", "together", "gain", "95 % interval", "test samples", "verdict"]
+        return Table(f"Alone or together? {result['metric'].replace('-', ' ')} of each client", head, rows)
 
     def __repr__(self) -> str:
         figures = {kind: model["mean"] for kind, model in self.result["models"].items()} if self.finished else {}
         shown = [
             f"{kind} {name} {mean[name]:.4f}"
             for kind, mean in figures.items()
-            for name in ("accuracy" if "accuracy" in mean else "loss",)
+            for name in [
+                next(name for name in (self.result.get("metric", "accuracy"), "accuracy", "loss") if name in mean)
+            ]
         ]
         return f"<Run {', '.join([self.title, self._how_far(), *shown])}: {self.path}>"
 

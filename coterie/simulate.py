@@ -11,6 +11,7 @@ from typing import cast
 
 from coterie.client.data import has_table, partitioned
 from coterie.client.participant import pick_device
+from coterie.folds import run_folds
 from coterie.manners import tame_torch
 from coterie.progress import RunProgress, log_to, progress_of
 from coterie.runs import Run
@@ -28,17 +29,19 @@ from coterie.tasks.chart import label_overlap, label_table
 from coterie.tasks.datasets import load_dataset
 from coterie.tasks.foreign import foreign_set
 from coterie.tasks.own import describe
-from coterie.tasks.resolve import number_of_clients, partition_kind, spec_of
+from coterie.tasks.resolve import dealt_names, number_of_clients, partition_kind, spec_of
 from coterie.tasks.server_data import is_amount
 from coterie.tasks.sources import client_name, is_table_data, named_files, pool_of
+from coterie.tasks.spec import same_kind
 from coterie.wire.attack import AttackSettings, bad_clients
 from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.cores import usable_cores
 from coterie.wire.errors import ConfigError
+from coterie.wire.files import flush
 
 
 def run(
-    strategy: str | type[Method] = "fedavg",
+    strategy: str | type[Method] = "auto",
     task: str = "digits",
     data: "str | Path | Tables" = "",
     run_dir: str | Path = "",
@@ -75,8 +78,17 @@ def run(
     with worker_pool(workers) as pool:
         directory = new_run_dir(config)
         title = f"{config['strategy']} on {config['task']}"
-        with progress_of(progress, title, int(config["num-server-rounds"])) as shown:
-            return simulate(config, directory, pool, shown, observers)
+
+        def one_run(values: Mapping[str, Value], place: Path) -> Run:
+            name = f"{title}, fold {values['fold']}" if values["fold"] else title
+            with progress_of(progress, name, int(config["num-server-rounds"])) as shown:
+                return simulate(values, place, pool, shown, () if place != directory else observers)
+
+        if not config["folds"] or config["fold"]:
+            return one_run(config, directory)
+        done = one_run({**config, "folds": 0}, directory)
+        run_folds(config, directory, one_run)
+        return done
 
 
 def configuration(
@@ -129,7 +141,8 @@ def _describe_own_data(values: Mapping[str, Value]) -> dict[str, Value]:
             return _describe_tables(values)
         data = str(Path(str(values["data"])).absolute())
         told, shape = str(values.get("classes", "")), str(values.get("input-shape", ""))
-        spec = describe(load_dataset("own", "", data=data, classes=told, input_shape=shape))
+        bad = str(values.get("bad-files", "leave-out"))
+        spec = describe(load_dataset("own", "", data=data, classes=told, input_shape=shape, bad_files=bad))
         classes = "regression" if spec.kind == "regression" else told or str(spec.num_outputs)
         values |= {"data": data, "classes": classes, "input-shape": ",".join(str(size) for size in spec.input_shape)}
         if spec.natural_clients and values.get("partition", "auto") in ("auto", "natural"):
@@ -165,8 +178,8 @@ def _describe_tables(values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def names_of_clients(config: RunConfig) -> list[str]:
-    """What the clients of a simulation are called: as the owners of your own data, else 0, 1, ..."""
-    numbers = [str(i) for i in range(config.num_clients)]
+    """What the clients of a simulation are called: as the owners of the data, else 0, 1, ..."""
+    numbers = dealt_names(config, config.num_clients)
     if config.task != "own" or partition_kind(spec_of(config), config.partition) != "natural":
         return numbers
     owners = partitioned(config, config.num_clients)[0].owners
@@ -219,7 +232,8 @@ def simulate(
     grid = SimulationGrid(workers, int(config["num-clients"]), config, str(run_dir), names)
     overlap = None
     if dataset.num_classes:
-        overlap = (names, label_overlap(label_table(dataset, parts)))
+        overlap = (names, label_overlap(label_table(dataset, parts)) * same_kind(settings.task, len(names)))
     with log_to(progress.console):
         run_rounds(grid, config, run_dir, [progress, *observers], overlap)
+    flush(run_dir / "models", "*.safetensors")
     return Run(run_dir)

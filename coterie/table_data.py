@@ -15,6 +15,7 @@ from coterie.rows import Table
 from coterie.tasks.agreeing import agree
 from coterie.tasks.facts import facts_of
 from coterie.tasks.kinds import CATEGORY, NUMBER
+from coterie.tasks.samples import DataError
 from coterie.tasks.schema import Schema, read_schema
 from coterie.tasks.sources import pool_of
 from coterie.wire.config import RunConfig, Value
@@ -71,6 +72,8 @@ def look_at(config: RunConfig) -> tuple[Schema, list[str]]:
             for name, looked in pool.tables.items()
         }
         agreed = agree(facts, classes=classes, ignore=config.ignore, missing=config.missing, min_count=config.min_count)
+        for client, why in agreed.refused.items():
+            raise DataError(f"{pool.tables[client].table.source}: {why}.")
         schema, remarks = agreed.schema, [*remarks, *agreed.warnings]
     for looked in pool.tables.values():
         schema.encode(looked.table)

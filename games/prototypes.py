@@ -10,7 +10,8 @@ within its labels. With s_d^2 the variance within labels (the median over client
 
 T is about 1 for clients of one kind, whatever their mixtures of labels. The pair with the least T is merged, sums and counts
 added, while T < 3. Pairs without a shared label are merged last, if others see both alike. Noise that was added to sums for
-privacy counts as chance, too.
+privacy counts as chance, too. Nobody counts for more than four times the median number of samples: who claims a great number
+of them cannot draw groups together.
 
 If p(x | c) is the same for a client and its group, the posterior differs by the priors alone: log pi_i - log pi_group is added
 to the classifier's biases, with pi_c = (n_c + 1/2) / (n + C/2).
@@ -24,6 +25,7 @@ import numpy as np
 FEWEST = 3  # samples of a label that is told
 SMALLEST_VARIANCE = 1e-8  # of the largest: features below it say nothing
 TOLERANCE = 0.02  # of the distance between labels: mild differences of style do not count
+MOST = 4.0  # medians of samples that one client may count for
 CAP = 8.0  # one label, however far apart, does not decide alone
 
 
@@ -54,10 +56,26 @@ def prototypes_of(features: np.ndarray, labels: np.ndarray, classes: int) -> Pro
     return Prototypes(counts, means, squares)
 
 
+def most_samples(numbers: np.ndarray) -> float:
+    """What one of several may count for, by their numbers of samples."""
+    return MOST * float(np.median(numbers[numbers > 0])) if (numbers > 0).any() else 0.0
+
+
+def bounded(clients: Sequence[Prototypes]) -> list[Prototypes]:
+    """As if nobody had more samples than that; their mixtures of labels, means and variances stay."""
+    totals = np.array([one.counts.sum() for one in clients])
+    shares = np.minimum(1.0, most_samples(totals) / np.maximum(totals, 1e-9))
+    return [
+        one if share == 1 else Prototypes(one.counts * share, one.means, one.squares * share, one.noise * share**2)
+        for one, share in zip(clients, shares, strict=True)
+    ]
+
+
 class Kinds:
     """Clients or groups of them, standardised, so that they can be compared and merged."""
 
     def __init__(self, clients: Sequence[Prototypes]) -> None:
+        clients = bounded(clients)
         known = np.stack([one.known() for one in clients])
         self.counts = np.where(known, np.stack([one.counts for one in clients]), 0.0)  # (clients, labels)
         variance = _within(clients, known)

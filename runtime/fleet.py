@@ -154,6 +154,7 @@ class Fleet:
             if not response.object_found or time.monotonic() > deadline:
                 raise RunEnded(f"object {object_id} of run {run} is not there any more")
             time.sleep(pause)  # it is still on its way to the server
+            pause = min(1.5 * pause, LONGEST_PAUSE)
 
     def reply(self, message: Message, tree: ObjectTree, contents: Mapping[str, bytes], seconds: float) -> None:
         run = message.metadata.run_id

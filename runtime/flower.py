@@ -79,7 +79,9 @@ NAMES = {
     "mirror_output_to_queue": "flwr.supercore.logger.mirror_output_to_queue",
     "run_serverapp": "flwr.superlink.runtime.run_serverapp",
     # The SuperLink itself, which is started with limits.
+    "SqlLinkState": "flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState",
     "flower_superlink": "flwr.superlink.cli.flower_superlink",
+    "message_handler": "flwr.server.superlink.fleet.message_handler.message_handler",
 }
 
 

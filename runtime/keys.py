@@ -27,7 +27,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coterie.wire.errors import ConfigError
 
-CURVE = ec.SECP384R1()
+CURVE = ec.SECP256R1()
 CA_DAYS, SERVER_DAYS = 3650, 825
 SECRET = "executor.secret"
 LOOPBACK = ("localhost", "127.0.0.1")  # always named: the server is controlled from its own machine

@@ -25,6 +25,7 @@ from coterie.runtime.flower import (
 )
 from coterie.runtime.objects import objects_of, unpacked_message
 from coterie.wire.errors import Refused
+from coterie.wire.folding import folded, is_folded, unfolded
 from coterie.wire.messages import MALFORMED
 
 LARGEST = 2**30  # bytes of an answer of which nothing was said
@@ -110,6 +111,8 @@ class PatientGrid(Grid):
         root = arriving.bare.metadata.message_id
         try:
             message = unpacked_message(root, arriving.contents, arriving.largest)
+            if message.has_content() and is_folded(message.content):
+                message.content = unfolded(message.content)
         except Refused as error:
             return self._end(identifier, MALFORMED, str(error))
         return self._end(identifier, 0, "", message)
@@ -154,7 +157,12 @@ class PatientGrid(Grid):
         return found
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        identifiers: Iterable[str] = self.grid.push_messages(messages)
+        """As few objects as possible; the messages themselves are left as they are."""
+        small = [
+            self.create_message(folded(m.content), m.metadata.message_type, m.metadata.dst_node_id, m.metadata.group_id)
+            for m in messages
+        ]
+        identifiers: Iterable[str] = self.grid.push_messages(small)
         return identifiers
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:

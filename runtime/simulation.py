@@ -192,7 +192,7 @@ class SimulationGrid(Grid):
                 run_id=1,
                 node_id=i + 2,
                 node_config={
-                    **{"partition-id": i, "num-partitions": num_clients, "state-dir": state_dir},
+                    **{"partition-id": i, "num-partitions": num_clients, "state-dir": state_dir, "simulated": True},
                     "methods": run_config.get("strategy-file", ""),
                     **({"client-name": names[i]} if names else {}),
                     "models": run_config.get("model", ""),

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from coterie.runtime.lean import Kept
 from coterie.wire.errors import Refused
 
 LARGEST_REQUEST = 6 * 2**20  # bytes; one object, of which the longest is a chunk of 5 MB
@@ -19,17 +20,22 @@ MOST_STREAMS = 16  # requests at once over one connection
 MOST_REQUESTS = 256  # and over all
 MOST_OBJECTS = 4096  # of one answer
 PUBLIC_KEY = "flwr-public-key-bin"  # the header in which a client sends it
+REASON = "This key is not registered: put its .pub into clients/ of the server's keys directory."
+JOINING = ("/RegisterNode", "/ActivateNode")  # what a client says first
+JOINS = ("RegisterNodeFleetRequest", "ActivateNodeRequest")  # the same as requests, which name no node
 KEEPALIVE_MILLISECONDS = 210_000  # as Flower's; some networks cut what is silent for longer
 
 
 def main() -> None:
     try:
-        from coterie.runtime.flower import flower_superlink
+        from coterie.runtime.flower import SqlLinkState, flower_superlink, message_handler
+        from coterie.runtime.lean import make_lean
         from coterie.runtime.objects import check_tree
 
         used = flower_superlink.__globals__  # what it calls by these names
         ours = {"NodeAuthServerInterceptor": gate_of(used["NodeAuthServerInterceptor"], check_tree)}
         used |= {**ours, "generic_create_grpc_server": fleet_server}
+        make_lean(SqlLinkState, message_handler)
     except (ImportError, AttributeError, KeyError) as error:
         print(f"warning: starting flower-superlink without limits on requests, because {error}", file=sys.stderr)
         os.execvp("flower-superlink", ["flower-superlink", *sys.argv[1:]])
@@ -63,32 +69,47 @@ def fleet_server(
 def gate_of(base: type, check_tree: Any) -> type:
     """Flower's check of keys (`base`), made before a request is read where that is possible."""
 
-    registered: set[bytes] = set()
+    nodes = Kept()
 
     class Gate(base):  # type: ignore[misc]
         def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
             key = dict(handler_call_details.invocation_metadata).get(PUBLIC_KEY)
-            if not isinstance(key, bytes) or not self._is_registered(key):
-                return _unread("this key is not registered")
+            if not isinstance(key, bytes) or self._node_of(key) is None:
+                return _unread(handler_call_details.method)
             handler = super().intercept_service(continuation, handler_call_details)
             if handler_call_details.method.endswith("/PushMessages"):
                 return _checked(handler, check_tree)
             return handler
 
-        def _is_registered(self, key: bytes) -> bool:
-            """Asked once for each key: whether it was revoked since then, Flower's own check finds out."""
-            if key not in registered and self.state_factory.state().get_node_id_by_public_key(key) is not None:
-                registered.add(key)
-            return key in registered
+        def _node_of(self, key: bytes) -> int | None:
+            node: int | None = nodes.get(key, lambda: self.state_factory.state().get_node_id_by_public_key(key))
+            return node
+
+        def _wrap_method_handler(self, method_handler: grpc.RpcMethodHandler, received_public_key: bytes) -> Any:
+            """In place of Flower's: who calls as a node must have its key."""
+
+            def called(request: Any, context: grpc.ServicerContext) -> Any:
+                if type(request).__name__ not in JOINS:
+                    claimed = request.node.node_id if hasattr(request, "node") else request.node_id
+                    if claimed != self._node_of(received_public_key):
+                        context.abort(grpc.StatusCode.UNAUTHENTICATED, "Invalid node ID")
+                return method_handler.unary_unary(request, context)
+
+            return grpc.unary_unary_rpc_method_handler(
+                called, method_handler.request_deserializer, method_handler.response_serializer
+            )
 
     return Gate
 
 
-def _unread(reason: str) -> grpc.RpcMethodHandler:
-    """Answers a request without reading it, which only a handler of streams can."""
+def _unread(method: str) -> grpc.RpcMethodHandler:
+    """Answers a request without reading it, which only a handler of streams can. Flower's SuperNode ends without a word, and
+    with code 0, where it reads UNAUTHENTICATED; of what else it gets when it joins it tells the reason."""
+    joins = method.endswith(JOINING)
+    code = grpc.StatusCode.FAILED_PRECONDITION if joins else grpc.StatusCode.UNAUTHENTICATED
 
     def refuse(requests: Any, context: grpc.ServicerContext) -> Any:
-        context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
+        context.abort(code, REASON)
 
     return grpc.stream_unary_rpc_method_handler(refuse)
 

@@ -5,8 +5,9 @@ It is kept with the run as `schema.json`. A run that goes on takes the schema th
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Message
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 
 from coterie.client.tables import agreed_config, table_noise
 from coterie.strategies.federation import Federation
+from coterie.strategies.observer import Observer, Waiting
 from coterie.tasks.agreeing import Agreed, agree, agree_noisy, agree_told, check_noisy
 from coterie.tasks.facts import Facts
 from coterie.tasks.schema import LARGEST_SCHEMA, Schema
@@ -30,8 +32,15 @@ log = logging.getLogger(__name__)
 FILE = "schema.json"
 
 
-def agree_on_tables(grid: Grid, config: RunConfig, privacy: PrivacySettings, code: str, run_dir: Path) -> RunConfig:
-    """The configuration of the run with the schema in it; its text is what clients are told."""
+def agree_on_tables(
+    grid: Grid,
+    config: RunConfig,
+    privacy: PrivacySettings,
+    code: str,
+    run_dir: Path,
+    observers: Sequence[Observer] = (),
+) -> tuple[RunConfig, dict[str, str]]:
+    """The configuration of the run with the schema in it, whose text is what clients are told; and who must not take part."""
     kept = run_dir / FILE
     told = Schema.from_json(config.table_schema) if config.table_schema else None
     if kept.exists():
@@ -40,11 +49,18 @@ def agree_on_tables(grid: Grid, config: RunConfig, privacy: PrivacySettings, cod
         schema = told
     else:
         federation = Federation(grid, code=code, join_timeout=config.join_timeout, quorum=config.quorum)
+        federation.on_wait = partial(tell_waiting, observers)
         federation.gather(config.num_clients)
-        schema = ask(federation, config, privacy, told)
-    text = schema.to_json()
+        schema = ask(federation, config, privacy, told, observers)
     write_atomically(kept, (schema.to_json(indent=2) + "\n").encode())
-    return agreed_config(config, text)
+    facts = dict(schema.facts)
+    refused = facts.pop("refused", {})
+    return agreed_config(config, replace(schema, facts=facts).to_json()), refused
+
+
+def tell_waiting(observers: Sequence[Observer], waiting: Waiting) -> None:
+    for observer in observers:
+        observer.waiting(waiting)
 
 
 def check_tables(config: RunConfig, privacy: PrivacySettings) -> None:
@@ -57,31 +73,45 @@ def check_tables(config: RunConfig, privacy: PrivacySettings) -> None:
         )
 
 
-def ask(federation: Federation, config: RunConfig, privacy: PrivacySettings, told: Schema | None) -> Schema:
-    """What the clients' tables have in common."""
+def ask(
+    federation: Federation,
+    config: RunConfig,
+    privacy: PrivacySettings,
+    told: Schema | None,
+    observers: Sequence[Observer] = (),
+) -> Schema:
+    """What the clients' tables have in common. Its facts name those that must not take part, and why."""
+
+    def tell(answered: int, asked: int) -> None:
+        for observer in observers:
+            observer.progress(0, DescribeOrder.kind.rpartition(".")[2], answered, asked)
+
     clients = federation.clients
     order = Sent(DescribeOrder(0))
-    replies, _ = federation.exchange(dict.fromkeys(clients, order), 0, config.round_timeout)
+    replies, _ = federation.exchange(dict.fromkeys(clients, order), 0, config.round_timeout, tell)
     facts: dict[str, Facts] = {}
-    refused = []
-    for name in clients:
+    refused: dict[str, str] = {}
+    silent = {name: f"no answer within {config.round_timeout:g} seconds" for name in clients if name not in replies}
+    for name in [name for name in clients if name in replies]:
         try:
-            if name not in replies:
-                raise Refused(f"no answer within {config.round_timeout:g} seconds")
-            facts[name] = check_facts(
-                replies[name], federation.hellos[name].num_train, told if _noisy(privacy) else None
-            )
+            most = federation.hellos[name].num_train
+            facts[name] = check_facts(replies[name], most, told if _noisy(privacy) else None)
         except Refused as error:
-            refused.append(f"client {name} cannot take part: {error}")
-            log.warning("%s", refused[-1])
-    if len(facts) < federation.needed(len(clients)):
-        raise RunFailed("; ".join(refused[:3]))
-    if told is not None and _noisy(privacy):
-        return _with_noise(told, facts, privacy)
-    agreed = _agree(facts, config, told)
+            refused[name] = str(error)
+    agreed = Agreed(told, []) if told is not None and _noisy(privacy) else None
+    if len(facts) >= federation.needed(len(clients)):
+        agreed = agreed or _agree(facts, config, told)
+        refused |= agreed.refused
+    left_out = [f"client {name} cannot take part: {why}" for name, why in (refused | silent).items()]
+    for line in left_out:
+        log.warning("%s", line)
+    facts = {name: fact for name, fact in facts.items() if name not in refused}
+    if agreed is None or len(facts) < federation.needed(len(clients)):
+        raise RunFailed("; ".join(left_out[:3]))
     for warning in agreed.warnings:
         log.warning("%s", warning)
-    return agreed.schema
+    schema = _with_noise(agreed.schema, facts, privacy) if _noisy(privacy) else agreed.schema
+    return replace(schema, facts={**schema.facts, **({"refused": refused} if refused else {})})
 
 
 def _noisy(privacy: PrivacySettings) -> bool:

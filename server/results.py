@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from coterie.strategies.judging import Judged
 from coterie.strategies.rounds import mean_metrics
+from coterie.tasks.metrics import FEW
 from coterie.wire.config import Value
+
+IN_WORDS = {"gains": "gain", "loses": "lose", "cannot tell": "cannot tell"}  # of several clients
 
 
 def result_of(config: Mapping[str, Value], clients: list[str], event: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,6 +27,30 @@ def result_of(config: Mapping[str, Value], clients: list[str], event: Mapping[st
         "not-tested": dict(event["not-tested"])
         | {name: "not connected" for name in clients if name not in metrics and name not in event["not-tested"]},
     }
+
+
+def judgement_of(judged: Judged) -> dict[str, Any]:
+    """What the clients said of their own models after the last round (docs/reference/metrics.md)."""
+    told = {"metric": judged.metric, "baseline": judged.baseline, "judged": dict(judged.figures)}
+    return told | ({"not-judged": dict(judged.failed)} if judged.failed else {})
+
+
+def judged_in_words(result: Mapping[str, Any]) -> list[str]:
+    """Who gains, and whose figures say little."""
+    judged: Mapping[str, Mapping[str, Any]] = result.get("judged", {})
+    words = [told["verdict"] for told in judged.values() if "verdict" in told]
+    lines = []
+    if words:
+        counts = ", ".join(f"{words.count(word)} {text}" for word, text in IN_WORDS.items() if word in words)
+        lines.append(f"{result['metric']} beside training alone: {counts}")
+    few = {client: told["few"] for client, told in judged.items() if told.get("few")}
+    if few:
+        client, labels = next(iter(few.items()))
+        lines.append(
+            f"{len(few)} of {len(judged)} clients have labels with fewer than {FEW} test samples (client {client}: "
+            f"{len(labels)}): their figures by label, such as balanced accuracy, AUROC and F1, say little"
+        )
+    return lines
 
 
 def privacy_of(config: Mapping[str, Value], epsilon: Mapping[str, float]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from coterie.wire.messages import Hello
 
 log = logging.getLogger(__name__)
 
-SHOWN = ("global.accuracy", "personal.accuracy", "personal.loss")
+SHOWN = ("global.accuracy", "personal.accuracy", "personal.auroc", "personal.auprc", "personal.f1", "personal.loss")
 QUIET_SECONDS = 10.0  # without an answer, until a wait is worth a word
 CLIENTS = re.compile(r"(\d+) clients, \d+ training samples$")
 ROUND = re.compile(r"round (\d+)/(\d+): (?:.*, )?([\d.]+) s$")

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.server.checkpoints import EVENTS, State, cut_events, newest_checkpoint, save_checkpoint, write_json
-from coterie.server.results import privacy_of, result_of
+from coterie.server.results import judgement_of, privacy_of, result_of
 from coterie.strategies.federation import name_order
+from coterie.strategies.judging import Judged
 from coterie.strategies.observer import Observer
 from coterie.wire.config import Value
 from coterie.wire.errors import ConfigError, RunFailed
@@ -118,12 +119,19 @@ class RunDirectory(Observer):
         if "evaluate" in event:
             self.last_evaluation = event
 
-    def finish(self) -> dict[str, Any]:
+    @property
+    def tested(self) -> Mapping[str, Any]:
+        """By client, how its models did in the last test."""
+        return self.last_evaluation["evaluate"] if self.last_evaluation else {}
+
+    def finish(self, judged: Judged | None = None) -> dict[str, Any]:
         assert self.last_evaluation is not None  # the last round is always evaluated
         result = result_of(self.config, sorted(self.clients, key=name_order), self.last_evaluation)
         if not result["models"]:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in list(result["not-tested"].items())[:3])
             raise RunFailed(f"round {result['rounds']}: no client could be tested. {reasons}")
+        if judged:
+            result |= judgement_of(judged)
         if self.config.get("privacy.mode", "off") != "off":
             result["privacy"] = privacy_of(self.config, self.epsilon)
         write_json(self.path / "result.json", result)

@@ -8,10 +8,12 @@ import contextlib
 import dataclasses
 import json
 import os
+import platform
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,6 +56,7 @@ class Status:
     why: str = ""  # it failed or stopped
     pid: int = 0
     host: str = ""
+    versions: dict[str, str] = field(default_factory=dict)  # of what the run is made with
 
     @property
     def seconds_left(self) -> float | None:
@@ -73,7 +76,11 @@ class StatusFile(Observer):
         self.seconds: list[float] = []
         now = time.time()
         self.status = Status(
-            *("running", 0, int(config["num-server-rounds"])), began=now, pid=os.getpid(), host=socket.gethostname()
+            *("running", 0, int(config["num-server-rounds"])),
+            began=now,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            versions=versions(),
         )
         (run_dir / STOP).unlink(missing_ok=True)  # for the run that was here before
         self._write(force=True)
@@ -132,6 +139,14 @@ class StatusFile(Observer):
         except OSError:
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)
+
+
+def versions() -> dict[str, str]:
+    found = {"Python": platform.python_version()}
+    for name in ("coterie", "flwr", "torch", "numpy"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def read_status(run_dir: Path) -> Status:

@@ -21,7 +21,6 @@ the next round. What clients keep for themselves stays with them. One client, or
 nor hide it. The first round has nothing to be compared with.
 """
 
-import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -94,8 +93,8 @@ class Bounds:
     # Ruin.
 
     def begin(self, state: Mapping[str, Any]) -> None:
-        """What to go back to: this state of the method."""
-        self.good = copy.deepcopy(dict(state))
+        """What to go back to: this state of the method. Its arrays may be changed in place later on; the rest was made for it."""
+        self.good = {**state, "arrays": {name: array.copy() for name, array in state["arrays"].items()}}
 
     def ruined(
         self, kinds: Sequence[str], tests: Mapping[str, Mapping[str, float]], failed: Mapping[str, Refused]

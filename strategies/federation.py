@@ -42,14 +42,17 @@ class Federation:
         join_timeout: float,
         quorum: float = 0.5,
         greeting: Mapping[str, str] | None = None,
+        pauses: Pauses | None = None,
+        barred: Mapping[str, str] | None = None,
     ) -> None:
         self.grid = grid
+        self.barred = barred or {}  # who must not take part, and why
         self.greeting = greeting or {}  # what every client is told with hello
         self.code = code
         self.join_timeout = join_timeout
         self.quorum = exactly(quorum)
         self.hellos: dict[str, Hello] = {}  # every client ever met
-        self.pauses = Pauses()
+        self.pauses = pauses or Pauses()
         self.partitions = 0  # how many there are; 0: not known, or all data are the clients' own
         self._node_of: dict[str, int] = {}
         self._known_nodes: set[int] = set()
@@ -201,6 +204,8 @@ class Federation:
                 f"client {hello.name!r} runs other code ({hello.code!r}) than the server ({self.code}). A simulation daemon "
                 "that was started elsewhere may still be running: stop what listens on its port (39091), and start again"
             )
+        if hello.name in self.barred:
+            raise Refused(f"client {hello.name!r} cannot take part: {self.barred[hello.name]}")
         if hello.name in self._node_of:
             raise Refused(f"a client called {hello.name!r} is connected already; give every client a name of its own")
         if self.partitions and hello.num_partitions not in (0, self.partitions):
@@ -292,7 +297,8 @@ class Federation:
         for identifier in [identifier for identifier in self._late if identifier in replies]:
             self._late.remove(identifier)
         for identifier in [identifier for identifier in self._hellos.waiting if identifier in replies]:
-            self._meet(self._hellos.answered(identifier), replies[identifier])
+            if identifier in self._hellos.waiting:  # not the second answer of a node that was asked more often
+                self._meet(self._hellos.answered(identifier), replies[identifier])
         return {identifier: reply for identifier, reply in replies.items() if identifier in waiting}
 
 

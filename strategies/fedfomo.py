@@ -22,9 +22,10 @@ from coterie.client.participant import Participant
 from coterie.client.training import train_from
 from coterie.strategies.method import Method, MethodSettings, answers, setting
 from coterie.strategies.rounds import Round
+from coterie.tasks.judging import validation_error
 from coterie.tasks.models import STATISTICS, Network
 from coterie.tasks.parts import as_dtype, distance, stacked
-from coterie.tasks.training import Samples, evaluate
+from coterie.tasks.training import Samples
 from coterie.wire.arrays import Parts
 from coterie.wire.checks import Update, checked_parts, part_places
 from coterie.wire.messages import OTHERS, EvaluateOrder, Sent, TrainOrder
@@ -122,13 +123,13 @@ def move(network: Network, others: ArrayRecord, validation: Samples, shared: Seq
     rows = checked_parts(others, network.like(shared, rows=count))
     if not len(validation):
         return np.zeros(count)
-    own_loss = evaluate(network, validation)["loss"]
+    own_loss = validation_error(network, validation)
     gains = np.zeros(count)
     for j in range(count):
         other = {part: rows[part][j] for part in rows}
         network.load(other)
         away = distance(own, other)
-        gains[j] = max(0.0, own_loss - evaluate(network, validation)["loss"]) / away if away > 0 else 0.0
+        gains[j] = max(0.0, own_loss - validation_error(network, validation)) / away if away > 0 else 0.0
     weights = gains / gains.sum() if gains.sum() > 0 else np.zeros(count)
     network.load(_moved(own, rows, weights))
     return weights

@@ -24,6 +24,7 @@ from coterie.strategies.bounds import Bounds
 from coterie.strategies.federation import Federation
 from coterie.strategies.findings import Finding
 from coterie.strategies.observer import Observer, Waiting
+from coterie.strategies.pauses import Pauses
 from coterie.strategies.rounds import Metrics, Round
 from coterie.strategies.states import pack_state, restore
 from coterie.wire.arrays import Parts, pack, unpack
@@ -69,7 +70,7 @@ class Method(Strategy):
     private: ClassVar[tuple[str, ...]] = ()  # the values of privacy.mode that it can do
     not_private: ClassVar[str] = "does not say that it can train privately"  # why it cannot do the others
     # Attributes that a restarted server needs, beside those of its base classes.
-    saved: ClassVar[tuple[str, ...]] = ("bounds",)
+    saved: ClassVar[tuple[str, ...]] = ("bounds", "pauses", "patience_is_over")
     kinds: tuple[str, ...] = ("global", "personal")  # the kinds of model that are tested
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -85,8 +86,11 @@ class Method(Strategy):
         self.observers = observers
         self.federation: Federation  # set by start()
         self.greeting: Mapping[str, str] = {}  # what every client is told with hello
+        self.refused: Mapping[str, str] = {}  # clients that must not take part, and why
         self.model: Parts = {}  # the global model, set by start()
         self.bounds = Bounds(math.log(layout.classifier_shape[0]))
+        self.pauses = Pauses()
+        self.patience_is_over = False
         self.last_round = 0
         self.num_rounds = config.num_server_rounds
 
@@ -99,6 +103,10 @@ class Method(Strategy):
     @abstractmethod
     def test_orders(self, round: Round, clients: list[str]) -> Iterable[Sent]:
         """What these clients need to make and test their models."""
+
+    @classmethod
+    def check(cls, config: RunConfig) -> None:
+        """Refuse a task that the method cannot do, before anything is begun."""
 
     def begin(self) -> None:
         """All clients are there and nothing was sent yet: refuse settings that do not suit them. Who needs fewer rounds than
@@ -204,6 +212,8 @@ class Method(Strategy):
             join_timeout=self.config.join_timeout,
             quorum=self.config.quorum,
             greeting=self.greeting,
+            pauses=self.pauses,
+            barred=self.refused,
         )
         self.federation.on_wait = self._tell_waiting
         self.federation.gather(self.config.num_clients)
@@ -215,6 +225,9 @@ class Method(Strategy):
         for observer in self.observers:
             observer.started(self.federation.hellos)
         for server_round in range(self.last_round + 1, self.num_rounds + 1):
+            if self.patience_is_over:
+                log.info("no client had a better round for %d rounds; the run ends", self.config.patience)
+                break
             event = self._whole_round(Round(self, server_round, timeout))
             losses = [told.get("loss", 0.0) for told in event["train"].values()]
             result.train_metrics_clientapp[server_round] = MetricRecord({"train.loss": float(np.mean(losses))})
@@ -242,6 +255,9 @@ class Method(Strategy):
                 self._go_back(round, why)
             self.bounds.good = None
             self.tested(round)
+            since = [told.get("rounds-since-best", 0) for told in round.event["evaluate"].values()]
+            patience = self.config.patience
+            self.patience_is_over = bool(patience and since) and not round.not_tested and min(since) >= patience
             round.tell(evaluate_seconds=_since(started))
         self.last_round = round.number
         if refused := self.federation.refused_by_name():
@@ -258,6 +274,7 @@ class Method(Strategy):
         fresh = type(self)(self.config, self.settings, self.layout, self.observers)
         fresh.federation, fresh.num_rounds = self.federation, self.num_rounds
         fresh.load_state_dict(good)
+        fresh.pauses = self.pauses
         fresh.begin()
         vars(self).clear()
         vars(self).update(vars(fresh))

@@ -1,7 +1,11 @@
 """Who did not answer in time is asked again after a while: after longer and longer pauses, counted in rounds.
 
 The first miss costs a client the rest of its round; the next ones 1, 3, 7 and at last 15 rounds. An answer in time ends it.
+They are part of a method's state: who is asked, and so who is sampled, is the same after a restart.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 LONGEST = 16  # rounds from a miss to the next question
 
@@ -26,3 +30,9 @@ class Pauses:
     def in_words(self, client: str) -> str:
         times = self._misses[client]
         return f"not asked: it missed {times} time{'s' * (times > 1)} in a row; again in round {self._until[client]}"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"misses": self._misses, "until": self._until}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._misses, self._until = dict(state["misses"]), dict(state["until"])

@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie.tasks.parts import as_dtype
 from coterie.wire.arrays import Parts
-from coterie.wire.files import make_directory, sync_directory, with_room, write_all
+from coterie.wire.files import make_directory, sync, with_room, write_all
 
 MEMORY_LIMIT = 2 * 2**30  # bytes in memory before rows go to files
 BLOCK_BYTES = 64 * 2**20  # read from files at a time
@@ -154,7 +154,7 @@ class _FileRows(_Rows):
     def save(self) -> list[list[int]]:
         """The places of the last two states, this one the last; the rows are on the disk."""
         os.fsync(self.file.fileno())
-        sync_directory(self.path.parent)
+        sync(self.path.parent)
         self.saved = [*self.saved, list(self.places)][-2:]
         self._look_for_room()
         return self.saved

@@ -10,6 +10,7 @@ from typing import Any
 
 from coterie.strategies import plugins
 from coterie.strategies.method import Method
+from coterie.tasks.resolve import with_method
 from coterie.wire.attack import AttackSettings
 from coterie.wire.config import RunConfig, Settings, Value, choose, split_sections
 from coterie.wire.errors import ConfigError, Refused
@@ -98,6 +99,7 @@ def resolve(config: RunConfig) -> RunConfig:
     """The method by its name; if it comes from a file, that is beside it, read anew."""
     file = config.strategy if config.strategy.endswith(".py") else config.strategy_file
     if not file:
+        config = with_method(config)
         choose("strategy", config.strategy, names())
         return config
     path = str(Path(file).expanduser().absolute())

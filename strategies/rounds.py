@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SOMETIMES = {
+    f"{kind}.{name}" for kind in ("global", "personal") for name in ("auroc", "auprc", "f1")
+}  # not all have them
 WAVE_BYTES = 512 * 2**20  # of models in flight
 Orders = Callable[[list[str]], Iterable[Sent]]  # what these clients are sent, one after the other
 Metrics = dict[str, float]
@@ -191,17 +194,18 @@ def by_name(clients: Iterable[str], values: np.ndarray) -> dict[str, float]:
 
 
 def mean_metrics(metrics: Mapping[str, Metrics]) -> Metrics:
-    """Every metric as unweighted mean over clients (the papers' mean test accuracy) and, `-weighted`, by test samples."""
+    """Every metric as unweighted mean over clients (the papers' mean test accuracy) and, `-weighted`, by test samples. One that
+    is not defined for all, as AUROC with one label, is that of those who have it."""
     tested = [values for values in metrics.values() if values["num-samples"]]
     names = [
         name
-        for name in (tested[0] if tested else {})
-        if name != "num-samples" and all(name in values for values in tested)
+        for name in dict.fromkeys(name for values in tested for name in values)
+        if name in SOMETIMES or ("." in name and all(name in values for values in tested))
     ]
-    weights = [values["num-samples"] for values in tested]
     result: Metrics = {}
     for name in names:
-        values = [client[name] for client in tested]
+        known = [client for client in tested if name in client]
+        weights, values = [client["num-samples"] for client in known], [client[name] for client in known]
         result[name] = float(np.mean(values))
         result[f"{name}-weighted"] = float(np.average(values, weights=weights))
     return result

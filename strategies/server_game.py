@@ -44,7 +44,8 @@ class GameSettings(MethodSettings):
         1024, "Most coalition models to evaluate in a round, beside those of nobody and of all.", ge=1
     )
     metric: Literal["auto", "accuracy", "balanced-accuracy", "loss"] = setting(
-        "auto", "What a coalition's model is worth; auto: accuracy, for regression the negative loss."
+        "auto",
+        "What a coalition's model is worth; auto: the run's metric, else accuracy, for regression the negative loss.",
     )
 
 
@@ -56,10 +57,11 @@ class ServerGame:
             raise ConfigError(
                 f"shapleyfl.metric = {settings.metric!r}: {config.task!r} has no labels; use 'auto' or 'loss'"
             )
-        metric = settings.metric if settings.metric != "auto" else "loss" if spec.kind == "regression" else "accuracy"
+        usual = "loss" if spec.kind == "regression" else "accuracy"
+        metric = next((one for one in (settings.metric, config.metric) if one != "auto"), usual)
         device = server_device(config.device)
         network = network_of(config, group_norm=group_norm, device=device)
-        samples = server_samples(config, device)
+        samples = replace(server_samples(config, device), metric=metric, threshold=config.threshold)
         self.models = CoalitionModels(network, samples, metric, threads=usable_cores())
         missing = set() if samples.regression else set(range(spec.num_outputs)) - set(samples.y.tolist())
         self.all_classes = not (samples.regression or missing)

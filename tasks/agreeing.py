@@ -5,8 +5,9 @@ or has another kind in it, is told so when it gets the schema. Who gives what ma
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,17 @@ Told = Mapping[str, ColumnFacts]  # by client
 class Agreed:
     schema: Schema
     warnings: list[str]
+    refused: dict[str, str] = field(default_factory=dict)  # clients that cannot take part, and why
 
 
 def agree(
     facts: Mapping[str, Facts], *, classes: str = "", ignore: str = "", missing: str = "", min_count: int = 5
 ) -> Agreed:
-    """One schema for all these clients."""
+    """One schema for these clients, but those whose label is of another kind than that of most."""
     if not facts:
         raise DataError("task = 'own': no client told what its table is like.")
+    refused = _other_labels(facts, classes)
+    facts = {client: fact for client, fact in facts.items() if client not in refused}
     ignored = {key(name) for name in ignore.split(",") if name.strip()}
     warnings: list[str] = []
     left_out: dict[str, str] = {}
@@ -57,7 +61,34 @@ def agree(
     schema = Schema("", tuple(columns), missing=",".join(codes), left_out=left_out)
     schema = _with_label(schema, facts, classes, warnings)
     about = {"clients": len(facts), "rows": sum(fact.rows for fact in facts.values()), "min-count": min_count}
-    return Agreed(replace(schema, facts=about), warnings)
+    return Agreed(replace(schema, facts=about), warnings, refused)
+
+
+def _other_labels(facts: Mapping[str, Facts], classes: str) -> dict[str, str]:
+    """Clients that would learn something else than most: another column, or classes where most have values."""
+    names = Counter(key(fact.label.name) for fact in facts.values())
+    label = max(names, key=lambda name: names[name])
+    written = next(fact.label.name for fact in facts.values() if key(fact.label.name) == label)
+    found = {
+        client: f"its label is {fact.label.name!r}, and that of most clients {written!r}; say which with --label"
+        for client, fact in facts.items()
+        if key(fact.label.name) != label
+    }
+    rest = {client: fact for client, fact in facts.items() if client not in found}
+    if classes == "regression":
+        odd = {client for client, fact in rest.items() if not fact.label.numeric}
+    elif classes:
+        odd = set()  # whoever has a label that is none of them is told so when it gets the schema
+    else:
+        values = {client for client, fact in rest.items() if fact.regression}
+        odd = set(rest) - values if 2 * len(values) > len(rest) else values
+    for client in sorted(odd):
+        mine, theirs = ("a value", "classes") if rest[client].regression else ("a class", "values")
+        found[client] = (
+            f"its label {written!r} is {mine}, and most clients have {theirs}; mend it, or say with --classes whether it is "
+            "'regression'"
+        )
+    return found
 
 
 def _in_words(left_out: Mapping[str, str]) -> str:
@@ -160,8 +191,6 @@ def _with_label(schema: Schema, facts: Mapping[str, Facts], classes: str, warnin
     """The label's name and classes, or mean and deviation of the values to learn."""
     first = next(iter(facts.values())).label
     schema = replace(schema, label=first.name)
-    if other := [client for client, fact in facts.items() if key(fact.label.name) != key(first.name)]:
-        raise DataError(f"label: is {first.name!r} for most, but not for client {other[0]}; say which with --label.")
     if classes == "regression" or (not classes and any(fact.regression for fact in facts.values())):
         values = Moments(count=0, mean=0.0, squares=0.0, cubes=0.0)
         for fact in facts.values():
@@ -174,6 +203,8 @@ def _with_label(schema: Schema, facts: Mapping[str, Facts], classes: str, warnin
     names = tuple(written[name] for name in sorted(written, key=category_order))
     if classes and not classes.isdecimal():
         names = tuple(name.strip() for name in classes.split(","))
+    if classes.isdecimal():
+        names = _commonest(names, int(classes), counts)
     if classes.isdecimal() and len(names) != int(classes):
         raise DataError(
             f"classes = {classes}: the label {first.name!r} has {len(names)} ({', '.join(names)}); give their names."
@@ -187,7 +218,23 @@ def _with_label(schema: Schema, facts: Mapping[str, Facts], classes: str, warnin
         having = [client for client, told in counts.items() if name in told]
         if len(having) == 1 and len(facts) > 1 and len(facts) > 2:
             warnings.append(f"label {written[name]!r}: only client {having[0]} has it (or enough rows of it)")
-    return replace(schema, classes=names)
+    return _counted(replace(schema, classes=names), facts)
+
+
+def _counted(schema: Schema, facts: Mapping[str, Facts]) -> Schema:
+    """With the number of rows of each class that were told."""
+    told: Counter[str] = Counter()
+    for fact in facts.values():
+        told.update({plain(text): count for text, count in fact.label.counts.items()})
+    return replace(schema, class_counts=tuple(told[plain(name)] for name in schema.classes))
+
+
+def _commonest(names: tuple[str, ...], number: int, counts: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
+    """The `number` classes that more clients have than any other; all, if it is not clear which."""
+    having = [sum(plain(name) in told for told in counts.values()) for name in names]
+    least = sorted(having, reverse=True)[number - 1] if 0 < number < len(names) else 0
+    chosen = tuple(name for name, clients in zip(names, having, strict=True) if clients >= least)
+    return chosen if len(chosen) == number else names
 
 
 def _odd_kinds(column: Column, told: Told) -> list[str]:
@@ -286,7 +333,6 @@ def agree_told(schema: Schema, facts: Mapping[str, Facts], min_count: int) -> Ag
         column = replace(column, fill=float(counts.argmax()), indicator=any(f.missing for f in told.values()))
         columns.append(scaled(column, counts))
     agreed = replace(schema, columns=tuple(columns))
-    if schema.regression:
-        agreed = _with_label(agreed, facts, "regression", warnings)
+    agreed = _with_label(agreed, facts, "regression", warnings) if schema.regression else _counted(agreed, facts)
     about = {"clients": len(facts), "rows": sum(fact.rows for fact in facts.values()), "min-count": min_count}
     return Agreed(replace(agreed, facts=about), warnings)

@@ -217,13 +217,16 @@ class Column:
             line = int(lines[np.flatnonzero(cells.codes == code)[0]])
             if len(cells.texts[code]) > LONGEST_CELL:
                 raise DataError(
-                    f"{self.source}, line {line}, column {self.name}: a cell of {len(cells.texts[code])} characters (at most "
-                    f"{LONGEST_CELL}). Is a quotation mark not closed?"
+                    f"{self._place(line)}: a cell of {len(cells.texts[code])} characters (at most "
+                    f"{LONGEST_CELL}). Is a quotation mark not closed?",
+                    place=self._place(line),
                 )
             if SPOILT.fullmatch(cells.texts[code]):
                 raise DataError(
-                    f"{self.source}, line {line}, column {self.name}: {shortened(cells.texts[code])} is a formula or an error of "
-                    "a spreadsheet, not a value. Save the values, or empty the cell."
+                    f"{self._place(line)}: {shortened(cells.texts[code])} is a formula or an error of "
+                    "a spreadsheet, not a value. Save the values, or empty the cell.",
+                    cell=shortened(cells.texts[code]),
+                    place=self._place(line),
                 )
         numbers = len(parsed) - len(texts)
         cells_of_text = sum(often[code] for code in texts)
@@ -235,10 +238,15 @@ class Column:
     def _not_a_number(self, line: int, text: str, count: int) -> DataError:
         hint = " Is the decimal sign another (--decimal)?" if re.fullmatch(r"[-+\d.,]+", text) else ""
         return DataError(
-            f"{self.source}, line {line}, column {self.name}: {shortened(text)} is not a finite number, as most of the column "
+            f"{self._place(line)}: {shortened(text)} is not a finite number, as most of the column "
             f"are ({count} such cells).{hint} Mend it, or say that it means a missing cell (--missing), or --ignore "
-            f"{self.name}."
+            f"{self.name}.",
+            cell=shortened(text),
+            place=self._place(line),
         )
+
+    def _place(self, line: int) -> str:
+        return f"{self.source}, line {line}, column {self.name}"
 
     def _without_codes(self, cells: Cells, lines: np.ndarray) -> Cells:
         """Numbers in bounds, and those that stand for missing cells taken out."""
@@ -248,8 +256,10 @@ class Column:
             large = np.flatnonzero(np.abs(values) > LARGEST)
             if len(large):
                 raise DataError(
-                    f"{self.source}, line {int(lines[large[0]])}, column {self.name}: {values[large[0]]:g} is too large for a "
-                    f"measurement (largest: {LARGEST:g}). Mend it, or --ignore {self.name}."
+                    f"{self._place(int(lines[large[0]]))}: {values[large[0]]:g} is too large for a "
+                    f"measurement (largest: {LARGEST:g}). Mend it, or --ignore {self.name}.",
+                    cell=f"{values[large[0]]:g}",
+                    place=self._place(int(lines[large[0]])),
                 )
             coded = np.isin(values, MISSING_NUMBERS)
             if not coded.any() or (values[~coded] < 0).any() or not np.isfinite(values[~coded]).any():

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from coterie.tasks.judging import answers_of
+from coterie.tasks.metrics import ALWAYS, CALIBRATION, LOWER_IS_BETTER, OF_VALUES
 from coterie.tasks.models import Network
 from coterie.tasks.training import Samples, outputs
 
@@ -28,7 +30,7 @@ CHUNK = 500_000  # numbers of a chunk's first layer: two megabytes for every mod
 BLOCK_BYTES = 256 * 2**20  # of mixed weights at a time
 MIXED_AT_ONCE = 8
 LARGEST_LOSS = 100.0  # of one sample: what a broken model gets instead of infinity
-METRICS = ("accuracy", "balanced-accuracy", "loss")
+SUMS = ("accuracy", "balanced-accuracy", "loss")  # metrics to which each sample has its share
 
 
 @dataclass
@@ -56,11 +58,13 @@ class Folded:
 
 class CoalitionModels:
     def __init__(self, network: Network, samples: Samples, metric: str = "accuracy", threads: int = 1) -> None:
-        if metric not in METRICS or (samples.regression and metric != "loss"):
-            raise ValueError(f"metric is {metric!r}: choose one of {', '.join(METRICS)}; for regression only loss")
+        wanted = OF_VALUES if samples.regression else (*ALWAYS, *CALIBRATION)
+        if metric not in wanted:
+            raise ValueError(f"metric is {metric!r}: choose one of {', '.join(wanted)}")
         self.network = network.eval()
         self.samples = samples
         self.metric = metric
+        self.sums = metric in SUMS
         self.threads = threads if samples.y.device.type == "cpu" else 1
         self.share = sample_shares(samples.y, balanced=metric == "balanced-accuracy")
         self.blocks = chain_of(network)
@@ -87,7 +91,8 @@ class CoalitionModels:
         mixed = mix(rows, mixture[None])
         for part, value in self.network.parts.items():
             value.copy_(mixed[part][0] if part in mixed else rows[part][0])
-        return float(self._score(outputs(self.network, self.samples.x), slice(None)))
+        predicted = outputs(self.network, self.samples.x)
+        return float(self._score(predicted, slice(None))) if self.sums else self._whole(predicted)
 
     def _block(self, rows: Mapping[str, Tensor], mixtures: np.ndarray) -> np.ndarray:
         blocks = self.blocks
@@ -119,20 +124,31 @@ class CoalitionModels:
                 ]
             )  # (models, samples, ...), channels last
             own.nan_to_num_()  # what overflowed must not spoil mixtures that have nothing of it: 0 * inf is NaN
-            scores = np.empty(len(mixtures))
+            scores = np.empty(
+                len(mixtures) if self.sums else (len(mixtures), len(inputs), len(self.network.classifier.weight))
+            )
             place = own.new_empty(MIXED_AT_ONCE, own[0].numel())  # used again: new memory costs more than the mixing
             for k in range(0, len(mixtures), MIXED_AT_ONCE):
                 some = coefficients[k : k + MIXED_AT_ONCE]
                 together = torch.mm(some, own.flatten(1), out=place[: len(some)])
                 for j, hidden in enumerate(together.view(-1, *own.shape[1:])):
-                    scores[k + j] = float(self._score(run_chain(hidden, folded[k + j]), where))
+                    predicted = run_chain(hidden, folded[k + j])
+                    scores[k + j] = float(self._score(predicted, where)) if self.sums else predicted.cpu().numpy()
             return scores
 
         starts = range(0, len(x), step)
         with ThreadPoolExecutor(max(1, self.threads)) as pool:
-            return np.asarray(
-                np.sum(list(pool.map(chunk, starts)), axis=0)
-            )  # in the order of chunks: the same for any number of threads
+            chunks = list(pool.map(chunk, starts))
+        if self.sums:
+            return np.asarray(np.sum(chunks, axis=0))  # in the order of chunks: the same for any number of threads
+        return np.array([self._whole(torch.from_numpy(one)) for one in np.concatenate(chunks, axis=1)])
+
+    def _whole(self, predicted: Tensor) -> float:
+        """A metric of all samples together; 0 where it is not defined, and at the worst for outputs that are not finite."""
+        if not torch.isfinite(predicted).all():
+            return -LARGEST_LOSS if self.metric in LOWER_IS_BETTER or self.samples.regression else 0.0
+        value = answers_of(predicted, self.samples).value(self.metric)
+        return 0.0 if np.isnan(value) else -value if self.metric in LOWER_IS_BETTER else value
 
     def _score(self, predicted: Tensor, where: slice) -> Tensor:
         """The share of these samples in the metric."""

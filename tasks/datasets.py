@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from coterie.tasks.images import PUBLISHED, load_digits, load_images
+from coterie.tasks.images import PUBLISHED, load_digits, load_images, load_kinds
 from coterie.tasks.installed import DATA, spec_named, task_names
 from coterie.tasks.linear import LinearRecipe, load_linear
 from coterie.tasks.samples import DataError, Dataset, did_you_mean
@@ -27,6 +27,7 @@ def load_dataset(
     download: bool = True,
     classes: str = "",
     input_shape: str = "",
+    bad_files: str = "leave-out",
 ) -> Dataset:
     """The data of a task, read once per process.
 
@@ -42,20 +43,22 @@ def load_dataset(
             f"data={data!r} is for task 'own', not for task {task!r}. Set task to 'own', or leave data out."
         )
     where = str(Path(data or data_root).expanduser().resolve())
-    return _load(task, where, download, classes, input_shape)
+    return _load(task, where, download, classes, input_shape, bad_files)
 
 
 @lru_cache(maxsize=4)
-def _load(task: str, where: str, download: bool, classes: str, input_shape: str) -> Dataset:
+def _load(task: str, where: str, download: bool, classes: str, input_shape: str, bad_files: str) -> Dataset:
     path = Path(where)
     if task == "own":
         from coterie.tasks.own import load_own
 
-        return load_own(path, classes=classes, input_shape=input_shape)
+        return load_own(path, classes=classes, input_shape=input_shape, refuse=bad_files == "refuse")
     if task not in TASKS:
         return _load_installed(task, path)
     if task == "digits":
         return load_digits()
+    if task == "kinds":
+        return load_kinds()
     if task == "synthetic-linear":
         return load_synthetic()
     if task == "linear":

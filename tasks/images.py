@@ -14,14 +14,14 @@ import tempfile
 import threading
 import urllib.request
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie.tasks.samples import DataError, Dataset, read_arrays
-from coterie.tasks.spec import TASKS
+from coterie.tasks.spec import KINDS, OF_A_KIND, TASKS
 
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 PROBE_SECONDS = 8.0
@@ -71,6 +71,19 @@ def load_digits() -> Dataset:
         label_names=tuple("0123456789"),
         source="scikit-learn's digits",
     )
+
+
+def load_kinds() -> Dataset:
+    """140 digits for each of twelve clients, dealt at random once for all; those of kinds B and C are turned."""
+    digits, clients = load_digits(), TASKS["kinds"].natural_clients
+    each = len(digits) // len(clients) // 10 * 10
+    chosen = np.random.default_rng(0).permutation(len(digits))[: each * len(clients)]
+    owner = np.repeat(np.arange(len(clients)), each)
+    x = digits.x[chosen]
+    for kind in range(len(KINDS)):
+        mine = owner // OF_A_KIND == kind
+        x[mine] = np.rot90(x[mine], kind, (2, 3))
+    return replace(digits, x=x, y=digits.y[chosen], owner=owner, owners=clients, source="scikit-learn's digits, turned")
 
 
 def load_images(task: str, root: Path, download: bool) -> Dataset:

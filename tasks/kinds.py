@@ -112,12 +112,12 @@ def is_regression(table: Table, target: str, classes: str) -> bool:
     missing = np.isnan(cells.numbers) if cells.numbers is not None else None if cells.codes is None else cells.codes < 0
     if missing is not None and missing.any():
         line = int(table.lines[np.flatnonzero(missing)[0]])
-        raise DataError(f"{table.source}, line {line}, column {cells.name}: no label. Fill it in, or take the row out.")
+        place = f"{table.source}, line {line}, column {cells.name}"
+        raise DataError(f"{place}: no label. Fill it in, or take the row out.", place=place)
     values = cells.values
     if classes == "regression" or (key(cells.name) == "target" and not classes and values is not None):
         if values is None:
-            bad = _first_text(table, cells)
-            raise DataError(f"{bad} is not a number, and regression needs numbers. Mend it, or set classes.")
+            raise not_a_number(table, cells, "and regression needs numbers. Mend it, or set classes.")
         return True
     if (
         not classes
@@ -131,14 +131,16 @@ def is_regression(table: Table, target: str, classes: str) -> bool:
     return False
 
 
-def _first_text(table: Table, cells: Cells) -> str:
-    if cells.codes is None:
-        return f"{table.source}, column {cells.name}: {shortened(cells.texts[0])}"
-    wrong = [code for code, text in enumerate(cells.texts) if number(text, cells.decimal) is None]
-    row = int(np.flatnonzero(np.isin(cells.codes, wrong))[0])
-    return (
-        f"{table.source}, line {int(table.lines[row])}, column {cells.name}: {shortened(cells.texts[cells.codes[row]])}"
-    )
+def not_a_number(table: Table, cells: Cells, why: str) -> DataError:
+    """The first cell of a column that is none; `why` it should be one."""
+    place, text = f"{table.source}, column {cells.name}", shortened(cells.texts[0])
+    if cells.codes is not None:
+        wrong = [code for code, text in enumerate(cells.texts) if number(text, cells.decimal) is None]
+        rows = np.flatnonzero(np.isin(cells.codes, wrong))
+        row = int(rows[0]) if len(rows) else 0
+        place = f"{table.source}, line {int(table.lines[row])}, column {cells.name}"
+        text = shortened(cells.texts[cells.codes[row]])
+    return DataError(f"{place}: {text} is not a number, {why}", cell=text, place=place)
 
 
 def kind_of(cells: Cells) -> str:

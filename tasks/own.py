@@ -17,24 +17,24 @@ import numpy as np
 from coterie.tasks.agreeing import agree
 from coterie.tasks.facts import facts_of
 from coterie.tasks.kinds import LABELS, OWNER, look
+from coterie.tasks.pictures import SUFFIXES, is_image, read_folder, read_images
 from coterie.tasks.preparing import dataset_of
 from coterie.tasks.reading import Table, is_table, read_table
 from coterie.tasks.samples import DataError, Dataset, check_finite, read_arrays
 from coterie.tasks.sources import owners_in
 from coterie.tasks.spec import TaskSpec
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 MOST_CLASSES = 100_000  # a network has an output for each
 log = logging.getLogger(__name__)
 
 
-def load_own(path: str | Path, *, classes: str = "", input_shape: str = "") -> Dataset:
-    """The user's data at `path`, checked."""
+def load_own(path: str | Path, *, classes: str = "", input_shape: str = "", refuse: bool = False) -> Dataset:
+    """The user's data at `path`, checked. `refuse` a folder with an image that cannot be read."""
     path = Path(path).expanduser()
     shape = parse_shape(input_shape)
     fields: Mapping[str, Any]
     if path.is_dir():
-        fields = _read_image_folder(path, shape, classes)
+        fields = read_folder(path, shape, classes, refuse)
     elif not path.is_file():
         raise DataError(f"data={path}: there is no such file or folder.")
     elif path.suffix == ".npz":
@@ -58,13 +58,12 @@ def load_inputs(path: str | Path, shape: tuple[int, ...]) -> tuple[np.ndarray, l
     path = Path(path).expanduser()
     fields: Mapping[str, Any]
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+        files = sorted(file for file in path.rglob("*") if is_image(file))
         if not files or len(shape) != 3:
-            why = (
-                f"there are no images ({', '.join(IMAGE_SUFFIXES)})" if not files else f"a sample is {shape[0]} numbers"
-            )
+            why = f"there are no images ({', '.join(SUFFIXES)})" if not files else f"a sample is {shape[0]} numbers"
             raise DataError(f"{path}: {why}.")
-        return np.stack([_read_image(file, shape) for file in files]), [str(file.relative_to(path)) for file in files]
+        files, images = read_images(files, shape, False, str(path))
+        return np.stack(images), [str(file.relative_to(path)) for file in files]
     if not path.is_file() or not (is_table(path) or path.suffix in (".npz", ".py")):
         raise DataError(f"{path}: there is no such .npz, .csv or .py file or folder.")
     if is_table(path):
@@ -217,7 +216,11 @@ def _named_labels(
         )
     unknown = [name for name in found if name not in names]
     if unknown:
-        raise DataError(f"{source}: label {unknown[0]!r} is not among the classes {', '.join(names)}.")
+        raise DataError(
+            f"{source}: label {unknown[0]!r} is not among the classes {', '.join(names)}.",
+            cell=repr(unknown[0]),
+            place=source,
+        )
     place = {name: i for i, name in enumerate(names)}
     return np.array([place[name] for name in y.tolist()], dtype=np.int64), len(names), names
 
@@ -250,41 +253,3 @@ def _run_python(path: Path) -> Mapping[str, Any]:
     if not isinstance(fields, Mapping):
         raise DataError(f"{path}: it must define a function load() that returns a dict with x and y.")
     return fields
-
-
-def _read_image_folder(path: Path, shape: tuple[int, ...], classes: str) -> dict[str, Any]:
-    """A sub-folder per class, named after it. Images become `shape`, or must all have the same size."""
-    folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
-    files = [file for folder in folders for file in sorted(folder.iterdir()) if file.suffix.lower() in IMAGE_SUFFIXES]
-    if not files:
-        raise DataError(f"{path}: no images; put them ({', '.join(IMAGE_SUFFIXES)}) into a sub-folder for each class.")
-    if shape and (len(shape) != 3 or shape[0] not in (1, 3)):
-        raise DataError(f"input-shape is {shape}; for images write channels,height,width with 1 or 3 channels.")
-    images = [_read_image(file, shape) for file in files]
-    colours = max(image.shape[0] for image in images)  # grey images among coloured ones become coloured
-    images = [np.broadcast_to(image, (colours, *image.shape[1:])) for image in images]
-    for file, image in zip(files, images, strict=True):
-        if image.shape != images[0].shape:
-            raise DataError(
-                f"{file}: {image.shape[2]}x{image.shape[1]} pixels, but {files[0]} has {images[0].shape[2]}x"
-                f"{images[0].shape[1]}. Set input-shape (channels,height,width) to resize them all."
-            )
-    names = [file.parent.name for file in files]
-    if classes.isdecimal() and all(name.isdecimal() for name in names):
-        return {"x": np.stack(images), "y": np.array(names, dtype=np.int64)}
-    return {"x": np.stack(images), "y": np.array(names)}
-
-
-def _read_image(file: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """One image as (channels, height, width) bytes."""
-    from PIL import Image
-
-    try:
-        with Image.open(file) as image:
-            channels = shape[0] if shape else 1 if image.mode in ("1", "L") else 3
-            pixels = image.convert("L" if channels == 1 else "RGB")
-            if shape and pixels.size != (shape[2], shape[1]):
-                pixels = pixels.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{file}: not a readable image ({error}). Remove or replace it.") from None
-    return np.asarray(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, channels).transpose(2, 0, 1)

@@ -1,7 +1,8 @@
 """A personal model in a file: what a client saved of it, and how it is used."""
 
 import json
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ from coterie.tasks.samples import Dataset
 from coterie.tasks.schema import Schema
 from coterie.tasks.spec import TaskSpec
 from coterie.tasks.tensors import stored_arrays
-from coterie.tasks.training import normalised, outputs
+from coterie.tasks.training import Samples, normalised, outputs
+
+MOST_RESIDUALS = 1000
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class PersonalModel:
     std: np.ndarray
     labels: tuple[str, ...]  # of all outputs; () for regression
     schema: Schema | None = None  # of a table: how its cells are prepared
+    residuals: np.ndarray = field(default_factory=lambda: np.empty(0))  # of values: |true - said| of validation samples
 
     def read(self, path: str | Path) -> Table:
         """The table in a file, with the codes for missing cells that were told in training."""
@@ -45,6 +49,27 @@ class PersonalModel:
             return np.asarray(torch.softmax(found, dim=1).numpy())
         values = np.asarray(found[:, 0].numpy())
         return values if self.schema is None else values * self.schema.label_std + self.schema.label_mean
+
+    def interval(self, values: np.ndarray, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """In which new values lie with this probability, if they are like the validation samples; infinite with too few."""
+        radius = conformal_radius(self.residuals, coverage)
+        return values - radius, values + radius
+
+
+def conformal_radius(residuals: np.ndarray, coverage: float) -> float:
+    """The ceil((n + 1) coverage)-th smallest of n residuals (split conformal prediction; Lei et al. 2018): if a new one is
+    exchangeable with them, it is at most that with probability `coverage` or more, and by less than 1 / (n + 1) more."""
+    place = math.ceil((len(residuals) + 1) * coverage - 1e-9)
+    return float(np.sort(residuals)[place - 1]) if place <= len(residuals) else math.inf
+
+
+def residuals_of(network: Network, samples: Samples, scale: float) -> str:
+    """What a file with the model says of its errors on validation samples, in the values' own units."""
+    chosen = Samples(samples.x[:MOST_RESIDUALS], samples.y[:MOST_RESIDUALS])
+    if not len(chosen):
+        return "[]"
+    away = (outputs(network, chosen.x)[:, 0] - chosen.y).abs() * scale
+    return json.dumps([float(f"{value:.6g}") for value in sorted(away.tolist())])
 
 
 def personal_facts(spec: TaskSpec, dataset: Dataset, model: str, buffers: str, *, group_norm: bool) -> dict[str, str]:
@@ -79,6 +104,9 @@ def load_personal(path: Path, network_file: str = "") -> PersonalModel:
         if len(names) != count or not shape:
             raise ValueError(f"{len(names)} labels for {count} outputs of samples of shape {shape}")
         schema = Schema.from_json(facts["table"], "its schema") if "table" in facts else None
+        residuals = np.array(json.loads(facts.get("residuals", "[]")), np.float64)
+        if residuals.ndim != 1 or not np.isfinite(residuals).all() or (residuals < 0).any():
+            raise ValueError("residuals that are none")
         if schema is not None and (len(schema.features) != shape[0] or not schema.is_prepared):
             raise ValueError(f"a schema of {len(schema.features)} features for samples of shape {shape}")
     except (OSError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
@@ -99,4 +127,4 @@ def load_personal(path: Path, network_file: str = "") -> PersonalModel:
     if wanted != {name: array.shape for name, array in arrays.items()}:
         raise ModelError(f"{path}: its numbers are not those of the network {network_file or model!r}")
     network.load_state_dict({name: torch.from_numpy(np.array(array[...])) for name, array in arrays.items()})
-    return PersonalModel(network, shape, mean, std, () if regression else tuple(names), schema)
+    return PersonalModel(network, shape, mean, std, () if regression else tuple(names), schema, residuals)

@@ -34,6 +34,7 @@ def network_of(config: "RunConfig", *, group_norm: bool = False, device: str = "
         buffers=config.buffers,
         group_norm=group_norm,
         device=device,
+        dropout=config.dropout,
     )
 
 
@@ -67,6 +68,14 @@ def task_spec(task: str, classes: str = "", input_shape: str = "") -> TaskSpec:
     return TaskSpec("own", "Your own data", "classification", shape, number)
 
 
+def with_method(config: "RunConfig") -> "RunConfig":
+    """`strategy` by its name, if it is left to the kind of the task."""
+    if config.strategy != "auto" or config.strategy_file:
+        return config
+    name = "fedavg" if spec_of(config).kind == "regression" else "coterie"
+    return config.model_copy(update={"strategy": name})
+
+
 def partition_kind(spec: TaskSpec, partition: str) -> str:
     if partition != "auto":
         return partition
@@ -81,6 +90,13 @@ def number_of_clients(spec: TaskSpec, partition: str, num_clients: int) -> int:
         return num_clients
     natural = partition_kind(spec, partition) == "natural" and spec.natural_clients
     return len(spec.natural_clients) if natural else SIMULATED_CLIENTS
+
+
+def dealt_names(config: "RunConfig", number: int) -> list[str]:
+    """What clients of a data set that is dealt are called: as its natural clients, else 0, 1, ..."""
+    spec = spec_of(config)
+    natural = partition_kind(spec, config.partition) == "natural" and number == len(spec.natural_clients)
+    return list(spec.natural_clients) if natural else [str(i) for i in range(number)]
 
 
 def model_name(spec: TaskSpec, model: str) -> str:

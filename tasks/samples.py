@@ -14,7 +14,20 @@ from coterie.wire.errors import CoterieError
 
 
 class DataError(CoterieError, ValueError):
-    """A user's mistake about data. The message says what is wrong, where, and what to do."""
+    """A user's mistake about data. The message says what is wrong, where, and what to do.
+
+    `cell` is what it quotes of the data, and `place` where that stands: others than the owner are not told all of it.
+    """
+
+    def __init__(self, message: str, *, cell: str = "", place: str = "") -> None:
+        super().__init__(message)
+        self.cell, self.place = cell, place
+
+    def told(self, *, private: bool) -> str:
+        """What others may know: no cell; with privacy only the file, the line and the column."""
+        if private:
+            return f"{self.place or 'its data'}: cannot be used; the log of this client says why."
+        return str(self).replace(self.cell, "a cell") if self.cell else str(self)
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,9 @@ def _check_labels(data: Dataset) -> None:
     if len(bad):
         raise DataError(
             f"{where}: label {data.y[bad[0]]} in row {bad[0]} is outside 0..{data.num_classes - 1}. Labels count from "
-            "0; if there are more classes, set `classes` to their number."
+            "0; if there are more classes, set `classes` to their number.",
+            cell=f"label {data.y[bad[0]]}",
+            place=f"{where}, row {bad[0]}",
         )
     if data.label_names and len(data.label_names) != data.num_classes:
         raise DataError(f"{where}: {len(data.label_names)} label names for {data.num_classes} classes.")

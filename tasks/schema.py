@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from coterie.tasks.cells import Cells, key, number, plain, shortened
-from coterie.tasks.kinds import CATEGORY, KINDS, NUMBER, YES_NO
+from coterie.tasks.kinds import CATEGORY, KINDS, NUMBER, YES_NO, not_a_number
 from coterie.tasks.reading import Table
 from coterie.tasks.samples import DataError, did_you_mean
 
@@ -52,6 +52,7 @@ class Schema:
     classes: tuple[str, ...] = ()  # () is regression
     label_mean: float = 0.0  # of a value that is learned
     label_std: float = 1.0
+    class_counts: tuple[int, ...] = ()  # rows of each class that the clients told of; () if they did not
     missing: str = ""  # codes for missing cells, as in the setting of that name; `predict` reads new tables by them
     left_out: Mapping[str, str] = field(default_factory=dict)  # column -> why
     facts: Mapping[str, Any] = field(default_factory=dict)  # how it was agreed: clients, rows, min-count, noise
@@ -87,7 +88,8 @@ class Schema:
             if not isinstance(values, dict) or values.pop("version", None) != VERSION:
                 raise ValueError(f"not version {VERSION}")
             columns = tuple(_column(column) for column in values.pop("columns"))
-            schema = cls(columns=columns, **{**values, "classes": tuple(values.get("classes", ()))})
+            tuples = {name: tuple(values.get(name, ())) for name in ("classes", "class_counts")}
+            schema = cls(columns=columns, **{**values, **tuples})
             _check(schema)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(f"{source}: not a schema of a table ({error}). Make one with `coterie schema`.") from None
@@ -105,23 +107,28 @@ class Schema:
         """The labels as places among the classes, or the values, scaled."""
         if key(self.label) not in table.columns:
             raise DataError(
-                f"{table.source}: has no column {self.label!r}, the label. Add it, or rename the one that is."
+                f"{table.source}: has no column {self.label!r}, the label. Add it, or rename the one that is.",
+                place=f"{table.source}, column {self.label}",
             )
         cells = table.columns[key(self.label)]
         if self.regression:
             values = cells.values
             if values is None:
                 raise DataError(
-                    f"{table.source}, column {cells.name}: the label must be a number, as the other clients' is."
+                    f"{table.source}, column {cells.name}: the label must be a number, as the other clients' is.",
+                    place=f"{table.source}, column {cells.name}",
                 )
             return ((values - self.label_mean) / self.label_std).astype(np.float32)
         places = cells.coded(self.classes)
         wrong = np.flatnonzero((places < 0) | (places == len(self.classes)))
         if len(wrong):
             text = cells.texts[cells.codes[wrong[0]]] if cells.codes is not None else str(cells.numbers[wrong[0]])  # type: ignore[index]
+            place = f"{table.source}, line {int(table.lines[wrong[0]])}, column {cells.name}"
             raise DataError(
-                f"{table.source}, line {int(table.lines[wrong[0]])}, column {cells.name}: the label {shortened(text)} is none of "
-                f"the classes {', '.join(self.classes)}. Name all classes of all clients with --classes, or mend the row."
+                f"{place}: the label {shortened(text)} is none of the classes {', '.join(self.classes)}. Name all classes of all "
+                "clients with --classes, or mend the row.",
+                cell=shortened(text),
+                place=place,
             )
         return places
 
@@ -132,7 +139,8 @@ class Schema:
                 raise DataError(
                     f"{table.source}: has no column {column.name!r}, a {column.kind} that the other clients have. Add it (its "
                     f"cells may be empty), rename the one that is it, or leave it out everywhere with --ignore {column.name}. "
-                    f"{did_you_mean(column.name, known)}"
+                    f"{did_you_mean(column.name, known)}",
+                    place=f"{table.source}, column {column.name}",
                 )
 
 
@@ -141,39 +149,30 @@ def _encoded(column: Column, cells: Cells, table: Table) -> np.ndarray:
     if column.kind == NUMBER:
         values = cells.values
         if values is None:
-            raise DataError(
-                f"{_first_wrong(cells, table)}, and the other clients have numbers in this column. Mend it, say which codes mean "
-                f"missing (--missing), or leave the column out everywhere with --ignore {column.name}."
+            why = (
+                "and the other clients have numbers in this column. Mend it, say which codes mean missing (--missing), or leave "
+                f"the column out everywhere with --ignore {column.name}."
             )
+            raise not_a_number(table, cells, why)
         return values
     if cells.codes is None and cells.numbers is None:
         raise DataError(
-            f"{where}: is free text or an id, and the other clients have a {column.kind} in this column. Rename it."
+            f"{where}: is free text or an id, and the other clients have a {column.kind} in this column. Rename it.",
+            place=where,
         )
     places = cells.coded(column.categories).astype(np.float64)
     numeric = cells.values is not None and not np.isnan(cells.values).all()
     if numeric and not any(number(category) is not None for category in column.categories):
         raise DataError(
             f"{where}: has numbers, and the other clients have a {column.kind} of {', '.join(column.categories[:5])}. Write the "
-            f"same words, rename the column, or leave it out everywhere with --ignore {column.name}."
+            f"same words, rename the column, or leave it out everywhere with --ignore {column.name}.",
+            place=where,
         )
     unknown = (
         len(column.categories) if column.kind != CATEGORY else -1
     )  # without a place of its own it counts as missing
     places[(places == -1) | (places == unknown)] = np.nan
     return places
-
-
-def _first_wrong(cells: Cells, table: Table) -> str:
-    if cells.codes is None:
-        return f"{table.source}, column {cells.name}: {shortened(cells.texts[0])} is not a number"
-    wrong = [code for code, text in enumerate(cells.texts) if number(text, cells.decimal) is None]
-    rows = np.flatnonzero(np.isin(cells.codes, wrong))
-    row = int(rows[0]) if len(rows) else 0
-    line = int(table.lines[row])
-    return (
-        f"{table.source}, line {line}, column {cells.name}: {shortened(cells.texts[cells.codes[row]])} is not a number"
-    )
 
 
 def _column(values: Mapping[str, Any]) -> Column:
@@ -191,6 +190,9 @@ def _check(schema: Schema) -> None:
         raise ValueError("two columns have the same name")
     if len(schema.classes) == 1 or len({plain(name) for name in schema.classes}) != len(schema.classes):
         raise ValueError("classes must be two or more different names, or none for regression")
+    counts = schema.class_counts
+    if counts and (len(counts) != len(schema.classes) or not all(type(n) is int and 0 <= n < 2**53 for n in counts)):
+        raise ValueError("class_counts must be a number of rows for each class, or empty")
     if not isinstance(schema.missing, str):
         raise ValueError("missing must be a text")
     if not all(_is_finite(value) for value in (schema.label_mean, schema.label_std)) or schema.label_std <= 0:

@@ -55,7 +55,9 @@ def pieces(size: int) -> Iterator[slice]:
     return (slice(start, min(start + PIECE, size)) for start in range(0, size, PIECE))
 
 
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+def write_arrays(
+    path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str], *, durable: bool = True
+) -> None:
     ordered = dict(sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize))  # so that all are aligned
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
@@ -71,7 +73,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping
             flat = np.ascontiguousarray(array).reshape(-1)
             yield from (flat[piece].data.cast("B") for piece in pieces(flat.size))
 
-    write_atomically(path, parts)
+    write_atomically(path, parts, durable=durable)
 
 
 def stored_arrays(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:

@@ -1,6 +1,6 @@
 """Local training and evaluation on tensors that are already on the device: no data loader, no worker processes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from coterie.tasks.metrics import Answers
 from coterie.tasks.models import NORMALISATION, WEIGHTS, Network
 from coterie.tasks.samples import Dataset
 from coterie.wire.arrays import Parts
@@ -18,10 +19,13 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs (n, ...) float32 and targets (n,), int64 labels or float32 values, on one device."""
+    """Inputs (n, ...) float32 and targets (n,), int64 labels or float32 values, on one device; and the run's `metric`, by which
+    models are judged on them."""
 
     x: Tensor
     y: Tensor
+    metric: str = "auto"
+    threshold: float = 0.5
 
     def __len__(self) -> int:
         return len(self.y)
@@ -55,6 +59,8 @@ class Sgd:
     momentum: float = 0.0
     weight_decay: float = 0.0
     proximal_mu: float = 0.0
+    class_weights: tuple[float, ...] = ()  # of the loss; () weighs all alike
+    augment: tuple[str, ...] = ()  # see `augmented`
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,18 @@ class Trained:
     steps: int
 
 
-def sample_loss(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+def sample_loss(outputs: Tensor, y: Tensor, reduction: str = "mean", weights: Tensor | None = None) -> Tensor:
+    """`weights` of the classes; the mean is then that of weighted samples."""
     if y.is_floating_point():
         return functional.mse_loss(outputs.squeeze(1), y, reduction=reduction)
-    return functional.cross_entropy(outputs, y, reduction=reduction)
+    return functional.cross_entropy(outputs, y, reduction=reduction, weight=weights)
+
+
+def balanced_weights(counts: np.ndarray) -> tuple[float, ...]:
+    """n / (k n_c) for the k classes that are there, as scikit-learn's `balanced`; 1 for the others."""
+    there = counts > 0
+    weights = counts.sum() / np.maximum(there.sum() * counts, 1)
+    return tuple(float(weight) for weight in np.where(there, weights, 1.0))
 
 
 def batches(samples: Samples, batch_size: int, order: Tensor) -> list[Batch]:
@@ -98,6 +112,9 @@ class FlatSgd:
             ]
         elif settings.proximal_mu:
             self.origin = [flat.clone() for flat in self.weights]
+        self.class_weights: Tensor | None = None
+        if settings.class_weights:
+            self.class_weights = torch.tensor(settings.class_weights, device=network.classifier.weight.device)
         self.velocity: list[Tensor] = []
         for part, gradient in zip(parts, self.gradients, strict=True):
             start = 0
@@ -110,7 +127,7 @@ class FlatSgd:
         for gradient in self.gradients:
             gradient.zero_()
         x, y = batch
-        loss = sample_loss(self.network(x), y)
+        loss = sample_loss(self.network(x), y, weights=self.class_weights)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -178,13 +195,38 @@ def train(
     total, seen, steps = torch.zeros((), device=samples.y.device), 0, 0
     for _ in range(epochs):
         order = torch.from_numpy(rng.permutation(len(samples))).to(samples.y.device)
-        for taken in _taken(batches(samples, settings.batch_size, order), step.batches):
+        seen_now = augmented(samples, settings.augment, rng) if settings.augment else samples
+        for taken in _taken(batches(seen_now, settings.batch_size, order), step.batches):
             count = len(taken[-1][1])
             total += step.take(sgd, taken) * count
             seen, steps = seen + count, steps + 1
     for parameter in network.parameters():
         parameter.grad = None
     return Trained(loss=float(total) / seen, steps=steps)
+
+
+def kinds_of(augment: str) -> tuple[str, ...]:
+    """The words of the setting `augment`."""
+    return tuple(word.strip() for word in augment.split(",") if word.strip())
+
+
+def augmented(samples: Samples, kinds: Sequence[str], rng: np.random.Generator) -> Samples:
+    """Images of one epoch: `flip`, half of them from left to right; `crop`, moved by up to an eighth in both directions,
+    with the mean, which is 0, where nothing was."""
+    x = samples.x
+    n, _, height, width = x.shape
+    if "flip" in kinds:
+        turned = torch.from_numpy(rng.random(n) < 0.5).to(x.device)
+        x = torch.where(turned[:, None, None, None], x.flip(3), x)
+    if "crop" in kinds:
+        room = max(1, min(height, width) // 8)
+        padded = functional.pad(x, [room] * 4)
+        down, right = (torch.from_numpy(rng.integers(0, 2 * room + 1, n)).to(x.device) for _ in range(2))
+        rows = (down[:, None] + torch.arange(height, device=x.device))[:, None, :, None]
+        columns = (right[:, None] + torch.arange(width, device=x.device))[:, None, None, :]
+        which = torch.arange(n, device=x.device)[:, None, None, None]
+        x = padded[which, torch.arange(x.shape[1], device=x.device)[None, :, None, None], rows, columns]
+    return Samples(x, samples.y)
 
 
 def _taken(every: list[Batch], number: int) -> list[list[Batch]]:
@@ -213,14 +255,25 @@ def _in_chunks(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def evaluate(network: Network, samples: Samples) -> dict[str, float]:
-    """Loss and, for labels, accuracy and balanced accuracy (mean recall over the labels present); for values, R squared."""
+    """Loss and, for labels, accuracy and balanced accuracy (mean recall over the labels present); for values, R squared. Also
+    the metric of the samples, where it is another and is defined."""
     predicted = outputs(network, samples.x)
     y = samples.y
     loss = float(sample_loss(predicted, y))
     if samples.regression:
         spread = float(((y - y.mean()) ** 2).mean())
-        return {"loss": loss, "r2": 1.0 - loss / spread if spread > 0 else 0.0}
+        found = {"loss": loss, "r2": 1.0 - loss / spread if spread > 0 else 0.0}
+        return found | _chosen_metric(predicted, samples, found)
     hits = (predicted.argmax(dim=1) == y).to(torch.float64)
     present = torch.bincount(y)
     recalls = torch.bincount(y, weights=hits)[present > 0] / present[present > 0]
-    return {"loss": loss, "accuracy": float(hits.mean()), "balanced-accuracy": float(recalls.mean())}
+    found = {"loss": loss, "accuracy": float(hits.mean()), "balanced-accuracy": float(recalls.mean())}
+    return found | _chosen_metric(predicted, samples, found)
+
+
+def _chosen_metric(predicted: Tensor, samples: Samples, known: Collection[str]) -> dict[str, float]:
+    if samples.metric == "auto" or samples.metric in known or not torch.isfinite(predicted).all():
+        return {}
+    answers = Answers.of(predicted.cpu().numpy(), samples.y.cpu().numpy(), samples.threshold)
+    value = answers.value(samples.metric)
+    return {samples.metric: value} if np.isfinite(value) else {}

@@ -1,8 +1,9 @@
 """What many tests need: Flower's identity, one thread, and a whole federation inside this process."""
 
 import json
+import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,17 @@ def _quiet_machine() -> None:
     # A shell makes its background jobs deaf to Ctrl-C, and the programs that tests start would be so, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+
+
+@pytest.fixture
+def data_of() -> Callable[[Path], dict[str, Any]]:
+    """What a report was drawn from: `data_of(run / "report.html")`."""
+
+    def read(path: Path) -> dict[str, Any]:
+        (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.S)
+        return dict(json.loads(text))
+
+    return read
 
 
 @dataclass
@@ -86,6 +98,7 @@ def _parts_of(messages, server_round: int, kind: str) -> dict[str, dict[str, np.
 
 
 SMALL = {
+    "strategy": "fedavg",
     "task": "digits",
     "num-clients": 4,
     "partition": "iid",
@@ -93,6 +106,7 @@ SMALL = {
     "local-epochs": 1,
     "round-timeout": 30.0,
     "join-timeout": 5.0,
+    "baseline": "none",
 }
 QUICK = {
     "spo.hidden": 8,
@@ -100,6 +114,7 @@ QUICK = {
     "spo.rays": 4,
     "spo.search-steps": 3,
     "spo.local-steps": 2,
+    "spo.fine-tune-epochs": 1,
     "pfedhn.hidden": 8,
     "pfedhn.server-steps": 2,
     "pfedme.inner-steps": 2,
@@ -108,14 +123,20 @@ QUICK = {
 
 @pytest.fixture
 def federate(tmp_path):
-    """Run a small federation on digits: `federate(strategy="fedper", **{"num-clients": 3})`."""
+    """Run a small federation on digits: `federate(strategy="fedper", **{"num-clients": 3})`. With `path`, go on there."""
     count = 0
 
-    def go(tamper: Tamper | None = None, names: Sequence[str] = (), workers: int = 0, **values: Any) -> Federated:
+    def go(
+        tamper: Tamper | None = None,
+        names: Sequence[str] = (),
+        workers: int = 0,
+        path: Path | None = None,
+        **values: Any,
+    ) -> Federated:
         nonlocal count
         count += 1
-        path = tmp_path / f"run-{count}"
-        path.mkdir()
+        path = path or tmp_path / f"run-{count}"
+        path.mkdir(exist_ok=True)
         given = {**SMALL, **{key.replace("_", "-"): value for key, value in values.items()}}
         config, _ = parse_config(given)
         if method_of(config.strategy, config.strategy_file).needs_server_data:

@@ -37,6 +37,16 @@ def places(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@pytest.mark.parametrize("page", ["reliability.md", "threat-model.md"])
+def test_every_test_that_a_claim_names_is_there(page):
+    text = (DOCS / page).read_text()
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    there = set(re.findall(r"def (test_\w+)", "\n".join(file.read_text() for file in files)))
+    named = set(re.findall(r"\b(test_\w+)\b(?!\.py)", text))
+    assert len(named) > 10 and named <= there
+    assert {ROOT / path for path in re.findall(r"tests/[\w/]+\.py", text)} <= set(files)
+
+
 # --- settings --------------------------------------------------------------------------------------------------------
 
 

@@ -1,11 +1,13 @@
 """What others install: wheel and sdist are built from a clean copy, and the wheel works where the checkout is not."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from email.message import Message
 from email.parser import BytesParser
@@ -76,6 +78,8 @@ def test_the_wheel_holds_one_package_and_all_of_it(wheel):
         for name, path in source_files().items()
     }
     expected[f"{DOOR}/py.typed"] = b""
+    page = [path for path in (ROOT / "server" / "report").iterdir() if path.suffix in (".css", ".html", ".js")]
+    expected |= {f"{DOOR}/server/report/{path.name}": path.read_bytes() for path in page}
     assert {name: text for name, text in files.items() if name.startswith(f"{DOOR}/")} == expected
 
 
@@ -86,12 +90,36 @@ def test_the_sdist_has_what_the_wheel_is_built_from(built):
     assert {*source_files(), "coterie/py.typed", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"} <= names
 
 
+def test_the_image_installs_by_hash_what_was_tested_together():
+    """All of it but PyTorch; docker/lock writes the file anew."""
+    locked, tested = (
+        {},
+        dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line),
+    )
+    for package in re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text().strip()):
+        name, version, *hashes = re.split(r"==| ", package.replace("\\\n", "").split("#")[0], maxsplit=2)
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", hashes[0]), name
+        if "sys_platform == 'win32'" not in hashes[0]:
+            locked[canonical(name)] = version
+    tested = {canonical(name): version for name, version in tested.items()}
+    assert len(locked) > 80 and set(locked) - set(tested) <= {"setuptools"}  # which `constraints.txt` leaves to pip
+    assert {name: version for name, version in locked.items() if name in tested}.items() <= tested.items()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["all"]]
+    names = {canonical(re.match(r"[\w.-]+", line)[0]) for line in wanted}
+    assert names - set(locked) == {"torch", "torchvision"}
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def test_metadata(wheel):
     told = metadata(wheel)
     assert told["Name"] == DOOR and told["Summary"] and told["License-Expression"] == "Apache-2.0"
     assert told["Requires-Python"] == ">=3.11"
     assert {"Typing :: Typed", "Programming Language :: Python :: 3.11"} <= set(told.get_all("Classifier"))
-    assert {"client", "all", "dev", "tensorboard", "mlflow"} == set(told.get_all("Provides-Extra"))
+    assert {"client", "all", "dev", "tensorboard", "mlflow", "onnx"} == set(told.get_all("Provides-Extra"))
     assert told["Description-Content-Type"] == "text/markdown"
     description = told.get_payload(decode=True).decode()
     assert description.strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()

@@ -15,7 +15,7 @@ from coterie.wire.installed import names
 from coterie.wire.randomness import generator
 
 KINDS = (
-    *("none", "open-set", "closed-set", "data-noise", "gradient-poison", "random-gradient", "sign-flip"),
+    *("none", "open-set", "closed-set", "disguise", "data-noise", "gradient-poison", "random-gradient", "sign-flip"),
     *("collude", "stale", "huge", "nan"),
 )
 GROUP = "coterie.attacks"  # of entry points: subclasses of coterie.client.attacks.Attack
@@ -65,8 +65,10 @@ def bad_clients(attack: AttackSettings, names: Sequence[str], seed: int) -> set[
     return {names[i] for i in generator(seed, "attack").choice(len(names), size=number, replace=False)}
 
 
-def known_bad_clients(attack: AttackSettings, clients: Sequence[str], seed: int) -> set[str] | None:
-    """Who is bad by the run configuration; None where it does not say, or clients have names of their own."""
-    if attack.kind == "none" or not (attack.clients or set(clients) == {str(i) for i in range(len(clients))}):
+def known_bad_clients(
+    attack: AttackSettings, clients: Sequence[str], dealt: Sequence[str], seed: int
+) -> set[str] | None:
+    """Who is bad by the run configuration; None where it does not say, or clients have names other than the `dealt` ones."""
+    if attack.kind == "none" or not (attack.clients or set(clients) == set(dealt)):
         return None
-    return bad_clients(attack, clients, seed)
+    return bad_clients(attack, clients if attack.clients else dealt, seed)

@@ -44,13 +44,13 @@ def check_update(reply: Message, layout: Layout, upload: tuple[str, ...]) -> Upd
     records = records_of(reply)
     metrics, vectors = metrics_of(records)
     parts = _parts(records, layout, upload)
-    return Update(parts, _count(metrics, "num-samples"), metrics, vectors, size_in_bytes(records))
+    return Update(parts, count_of(metrics, "num-samples"), metrics, vectors, size_in_bytes(records))
 
 
 def check_evaluation(reply: Message, kinds: tuple[str, ...]) -> dict[str, float]:
     """The metrics of an evaluation: `num-samples`, and a finite loss for every kind of model asked for."""
     metrics, _ = metrics_of(records_of(reply))
-    _count(metrics, "num-samples")
+    count_of(metrics, "num-samples")
     for kind in kinds:
         if f"{kind}.loss" not in metrics and metrics["num-samples"]:
             raise Refused(f"no {kind}.loss in the metrics")
@@ -187,7 +187,7 @@ def metrics_of(records: RecordDict) -> tuple[dict[str, float], dict[str, np.ndar
     return scalars, vectors
 
 
-def _count(metrics: Mapping[str, float], name: str) -> int:
+def count_of(metrics: Mapping[str, float], name: str) -> int:
     value = metrics.get(name)
     if not isinstance(value, int) or not 0 <= value <= LARGEST_COUNT:
         raise Refused(f"{name}: expected a whole number from 0 to {LARGEST_COUNT}, got {value!r}")

@@ -54,10 +54,34 @@ def setting(default: Any, group: str, description: str, **bounds: Any) -> Any:
 
 
 class RunConfig(Settings):
-    strategy: str = setting("fedavg", WHAT, "Who trains with whom: a method, or your own .py file.")
+    strategy: str = setting(
+        "auto",
+        WHAT,
+        "Who trains with whom: a method, or your own .py file; auto: coterie where labels are classes, else fedavg.",
+    )
     task: str = setting("digits", WHAT, "What is learned: a data set, or 'own' with --data.")
     model: str = setting("auto", WHAT, "The network, or your own .py file. auto: lenet5 for images, mlp for tables.")
     seed: int = setting(1, WHAT, "All randomness comes from it.", ge=0)
+
+    metric: Literal["auto", "accuracy", "balanced-accuracy", "auroc", "auprc", "f1", "brier", "r2", "mae", "loss"] = (
+        setting(
+            "auto",
+            WHAT,
+            "What models are chosen by, games are played on and tables sorted by. auto: as each method has it, and accuracy.",
+        )
+    )
+    threshold: float = setting(
+        0.5,
+        WHAT,
+        "Of two labels, the second is said if its probability is above it: for F1, sensitivity, specificity.",
+        gt=0.0,
+        lt=1.0,
+    )
+    baseline: Literal["auto", "local", "none"] = setting(
+        "auto",
+        WHAT,
+        "Also train each client alone, to say who gains. auto: local where that is cheap and nobody trains privately.",
+    )
 
     num_clients: int = setting(
         0, DATA, "How many clients take part. 0: all (a simulation has 10, or the task's natural clients).", ge=0
@@ -92,6 +116,13 @@ class RunConfig(Settings):
     validation_fraction: float = setting(
         0.1, DATA, "Share of each client's other data kept for validation.", ge=0.0, lt=1.0
     )
+    folds: int = setting(
+        0,
+        DATA,
+        "Test every sample once: as many runs, each with another share of every client's data for testing.",
+        ge=0,
+    )
+    fold: int = setting(0, DATA, "Only this one of the folds, counted from 1. 0: all.", ge=0)
     data: str = setting(
         "", DATA, "Your own data for task 'own': .npz, .csv, .py, an image folder, or tables: north.csv,south.csv."
     )
@@ -101,11 +132,14 @@ class RunConfig(Settings):
     missing: str = setting("", DATA, "Tables: codes for missing cells beside NA, ? and the like, e.g. -1,chol=0.")
     min_count: int = setting(5, DATA, "Tables: a category that fewer rows of a client have is told to nobody.", ge=1)
     scaling: Literal["federation", "site"] = setting(
-        "federation", DATA, "Tables: numbers are scaled by all clients' statistics, or by each client's own."
+        "federation", DATA, "Tables, your own images: scaled by all clients' statistics, or by each client's own."
     )
     delimiter: str = setting("", DATA, "Tables: what separates cells. Empty: it is found.")
     decimal: str = setting("", DATA, "Tables: the decimal sign. Empty: it is found.")
     encoding: str = setting("utf-8", DATA, "Tables: how text is written, e.g. latin-1.")
+    bad_files: Literal["leave-out", "refuse"] = setting(
+        "leave-out", DATA, "Folders of images: what to do with files that cannot be read."
+    )
     classes: str = setting("", DATA, "Labels of your own data: a number, names separated by commas, or regression.")
     input_shape: str = setting(
         "", DATA, "Shape of your own data: 1,28,28 for images, 13 for 13 features. Task linear: its features."
@@ -127,6 +161,20 @@ class RunConfig(Settings):
     learning_rate: float = setting(0.05, TRAINING, "Step length of local SGD.", gt=0.0)
     momentum: float = setting(0.0, TRAINING, "Momentum of local SGD.", ge=0.0, lt=1.0)
     weight_decay: float = setting(0.0, TRAINING, "L2 penalty of local SGD.", ge=0.0)
+    dropout: float = setting(0.0, TRAINING, "Share of mlp's hidden units that a step leaves out.", ge=0.0, lt=1.0)
+    class_weights: Literal["none", "balanced", "client"] = setting(
+        "none",
+        TRAINING,
+        "Rare labels count more in training: by the counts of all clients (tables), or of each client's own.",
+    )
+    augment: str = setting("", TRAINING, "Images: change them at random in training: flip, crop, or both (flip,crop).")
+    patience: int = setting(
+        0,
+        TRAINING,
+        "Clients keep the model of their best round by validation; the run ends when all had so many without a better one. "
+        "0: off.",
+        ge=0,
+    )
     buffers: Literal["average", "local", "drop"] = setting(
         "average",
         TRAINING,

@@ -54,25 +54,39 @@ def with_room(path: Path, write: Callable[[], T]) -> T:
             time.sleep(min(LOOK_SECONDS, deadline - now))
 
 
-def write_atomically(path: Path, data: bytes | Sequence[Piece] | Callable[[], Iterable[Piece]]) -> None:
-    """Write beside `path`, flush to the disk, rename. On any failure the old file stays and nothing new is left behind."""
-    with_room(path, lambda: _write(path, data() if callable(data) else [data] if isinstance(data, bytes) else data))
+def write_atomically(
+    path: Path, data: bytes | Sequence[Piece] | Callable[[], Iterable[Piece]], *, durable: bool = True
+) -> None:
+    """Write beside `path`, flush to the disk, rename. On any failure the old file stays and nothing new is left behind.
+    `durable=False` leaves the flushing to others: a process may be killed at any time, but not the machine."""
+    pieces = data if callable(data) else lambda: [data] if isinstance(data, bytes) else data
+    with_room(path, lambda: _write(path, pieces(), durable))
 
 
-def _write(path: Path, data: Iterable[Piece]) -> None:
+def _write(path: Path, data: Iterable[Piece], durable: bool) -> None:
     make_directory(path.parent)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.parent)
     try:
         with os.fdopen(handle, "wb", buffering=0) as file:
             for piece in data:
                 write_all(file, piece)
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
-    sync_directory(path.parent)
+    if durable:
+        sync(path.parent)
+
+
+def flush(directory: Path, pattern: str) -> None:
+    """What was written there and not durable, becomes so."""
+    for path in directory.glob(pattern):
+        sync(path)
+    if directory.is_dir():
+        sync(directory)
 
 
 def write_all(file: BinaryIO, data: Piece) -> None:
@@ -90,7 +104,7 @@ def append_line(path: Path, line: str) -> None:
     is_new = not path.exists()
     with_room(path, lambda: _append(path, (line + "\n").encode()))
     if is_new:
-        sync_directory(path.parent)
+        sync(path.parent)
 
 
 def _append(path: Path, data: bytes) -> None:
@@ -107,7 +121,7 @@ def _append(path: Path, data: bytes) -> None:
 def move(old: Path, new: Path) -> None:
     """Rename, so that it stays renamed."""
     with_room(new, lambda: os.rename(old, new))
-    sync_directory(new.parent)
+    sync(new.parent)
 
 
 def make_directory(path: Path) -> None:
@@ -115,11 +129,11 @@ def make_directory(path: Path) -> None:
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True)
-        sync_directory(path.parent)
+        sync(path.parent)
 
 
-def sync_directory(path: Path) -> None:
-    """A new name in a directory outlives a power cut only after this."""
+def sync(path: Path) -> None:
+    """What a file contains, or a new name in a directory, outlives a power cut only after this."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

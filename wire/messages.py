@@ -4,6 +4,7 @@
     query.describe what is your table like?               -> Description
     train          TrainOrder and model parts             -> model parts, metrics
     evaluate       EvaluateOrder and model parts          -> metrics
+    evaluate.figures  JudgeOrder, after the last round    -> all metrics with intervals, and the gain over training alone
 
 These every client answers (client/app.py). A method that needs more of its clients has orders of its own, in its own file
 (strategies/), each with a message type of its own.
@@ -23,6 +24,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from coterie.wire.arrays import Parts, pack
 
 HELLO, DESCRIBE, TRAIN, EVALUATE = "query.hello", "query.describe", "train", "evaluate"
+FIGURES = "evaluate.figures"
 ORDER, MODEL, OTHERS, METRICS = "order", "model", "others", "metrics"
 MALFORMED = 1000  # Flower's codes of errors end below; this one stands in place of an answer that cannot be unpacked
 NAME = re.compile(r"[^\W_][\w .@+-]{0,63}(?<![ .])")  # it becomes the name of a file, and stands in a web page
@@ -109,6 +111,18 @@ class EvaluateOrder(Order):
     measure: bool = False
     fine_tune_rate: float = 0.0
     own: bool = False
+
+
+@dataclass(frozen=True)
+class JudgeOrder(Order):
+    """Judge the personal model on the test samples. With `alone`, first train that many rounds alone, for `seconds` at a time,
+    and say what is gained in `metric`. The answer has for each metric [value] or [value, low, high], `label-counts`,
+    `confusion` row by row, `local`, `own`, and `gain` as [value, low, high]; or, not done yet, `rounds-alone`."""
+
+    kind = FIGURES
+    metric: str
+    alone: int
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,9 @@ def train(me: Participant, order: CoalitionOrder, records: RecordDict) -> Record
     metrics, upload = train_and_upload(me, training, network)
     me.store.keep(order.round, network.dump())
     uploads = [_copied(upload)] if order.upload_own else []
-    for row in rows:
+    for i, row in enumerate(rows, start=1):
         network.load(row)
-        more, upload = train_and_upload(me, training, network)
+        more, upload = train_and_upload(me, training, network, model=i)
         uploads.append(_copied(upload))
         metrics |= {name: metrics[name] + more[name] for name in ("steps", "cpu-seconds")}
         metrics |= {name: more[name] for name in ("epsilon",) if name in more}

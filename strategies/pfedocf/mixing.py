@@ -16,9 +16,10 @@ import numpy as np
 import torch
 
 from coterie.games.mixing import mixing_weights_from_outputs
+from coterie.tasks.judging import metric_errors, validation_error
 from coterie.tasks.models import Network
 from coterie.tasks.parts import weighted_sum
-from coterie.tasks.training import Samples, evaluate, outputs, sample_loss
+from coterie.tasks.training import Samples, outputs, sample_loss
 from coterie.wire.arrays import Parts
 
 WORST = 1e30  # in place of a loss that is not finite: such a model is of no use to anybody
@@ -49,8 +50,11 @@ def chosen_mixture(network: Network, models: Sequence[Parts], samples: Samples) 
 
 
 def sample_losses(network: Network, samples: Samples) -> np.ndarray:
-    """The loss on each sample; one that is not finite is a very large one."""
-    losses = sample_loss(outputs(network, samples.x), samples.y, "none").double().cpu().numpy()
+    """The loss on each sample, or its error by the run's metric; one that is not finite is a very large one."""
+    predicted = outputs(network, samples.x)
+    if (errors := metric_errors(predicted, samples)) is not None:
+        return errors
+    losses = sample_loss(predicted, samples.y, "none").double().cpu().numpy()
     return np.asarray(np.nan_to_num(np.minimum(losses, WORST), nan=WORST))
 
 
@@ -63,7 +67,7 @@ def best_mixture(network: Network, models: Sequence[Parts], samples: Samples) ->
 
     def loss(weights: np.ndarray) -> float:
         network.load(mixed(models, weights))
-        value = evaluate(network, samples)["loss"]
+        value = validation_error(network, samples)
         return value if np.isfinite(value) else np.inf
 
     tried = [(loss(start), start) for start in [*corners, *_by_outputs(network, models, samples)]]

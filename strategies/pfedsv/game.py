@@ -3,10 +3,11 @@
     gain     players are the models of others: v(X) = loss of the own model - loss of the uniform average of it and X
     paper    players are all models: v(X) = accuracy of the uniform average of the models in X,   v({}) = 0
 
-Both on the own validation samples. For targets that are numbers the loss is the squared error, and R squared takes the place of
-accuracy. Where the models differ in the linear classifier only, the outputs of an average are the average of the outputs: one
-pass through the shared extractor gives every coalition at once. Else each coalition is averaged and tested once, exactly as long
-as that takes no more tests than the paper's sampling.
+Both on the own validation samples. A `metric` of the run takes the place of loss and accuracy (tasks/judging.py). For targets
+that are numbers the loss is the squared error, and R squared takes the place of accuracy. Where the models differ in the linear
+classifier only, the outputs of an average are the average of the outputs: one pass through the shared extractor gives every
+coalition at once. Else each coalition is averaged and tested once, exactly as long as that takes no more tests than the paper's
+sampling.
 
 Models may be in memory or in files (tasks/tensors.py). They are read piece by piece, and averages and the mixture are made inside
 the network: there is no model in memory but its own.
@@ -19,17 +20,18 @@ import torch
 
 from coterie.games.coalitions import coalition_averages, coalition_scores
 from coterie.games.shapley import estimate, shapley_from_table
+from coterie.tasks.judging import by_loss, metric_error, validation_error
 from coterie.tasks.models import Network, as_tensor
 from coterie.tasks.parts import weighted_sum
 from coterie.tasks.tensors import Vector, pieces
-from coterie.tasks.training import Samples, evaluate, features, outputs, sample_loss
+from coterie.tasks.training import Samples, evaluate, features, outputs
 
 Model = Mapping[str, Vector]
 WORST = 1e6  # the loss of a model whose outputs are not finite: an attacker's must not end the game
 
 
 def loss_of(network: Network, samples: Samples) -> float:
-    loss = float(sample_loss(outputs(network, samples.x), samples.y))
+    loss = validation_error(network, samples)
     return min(loss, WORST) if np.isfinite(loss) else WORST
 
 
@@ -75,6 +77,8 @@ def coalition_values(
 
 def _score_of_average(network: Network, models: Sequence[Model], samples: Samples) -> float:
     _average(network, models)
+    if not by_loss(samples):
+        return 1 - loss_of(network, samples)
     if samples.regression:
         return evaluate(network, samples)["r2"]
     return float((outputs(network, samples.x).argmax(dim=1) == samples.y).double().mean())
@@ -107,14 +111,24 @@ def _answers(network: Network, models: Sequence[Model], samples: Samples) -> np.
 
 def _loss_table(answers: np.ndarray, samples: Samples) -> np.ndarray:
     truth = samples.y.cpu().numpy()
+    if not by_loss(samples):
+        return _error_table(answers, samples)
     if samples.regression:
         table: np.ndarray = ((coalition_averages(answers[:, :, 0]) - truth) ** 2).mean(axis=1)
         return table
     return coalition_scores(answers, truth).loss
 
 
+def _error_table(answers: np.ndarray, samples: Samples) -> np.ndarray:
+    """By the run's metric."""
+    means = [torch.from_numpy(mean) for mean in coalition_averages(answers)]
+    return np.array([metric_error(mean, samples) for mean in means], np.float64)
+
+
 def _score_table(answers: np.ndarray, samples: Samples) -> np.ndarray:
     truth = samples.y.cpu().numpy()
+    if not by_loss(samples):
+        return np.append(0.0, 1 - _error_table(answers, samples)[1:])
     if samples.regression:
         return _r2_table(coalition_averages(answers[:, :, 0]), truth)
     return coalition_scores(answers, truth).accuracy

@@ -6,17 +6,20 @@ its own loss:
 
     G(d) = sum_i d_i grad L_i(theta(d))          theta(d) <- theta(d) - eta G(d), by the hypernetwork (tasks/hypernetwork.py)
 
-After the last round it searches, for each client, the preferences whose model has the least loss on the client's validation
-samples (games/preferences.py). The client then judges the models for these, for itself alone and for all alike as it would
-use them, fine-tuned or not; the one with the least validation loss is its own. Whom d* gives weight to, d*_j >= threshold
-max d*, are its collaborators.
+At two points the front is trained directly, round by round: for a client alone by its own training, as `local` does, and for
+all alike by FedAvg. There a hypernetwork, which has learned from everybody, would only come near it.
+
+After the last round the server searches, for each client, the preferences d* whose model has the least loss on the client's
+validation samples (games/preferences.py). The client then judges the models for these, for itself alone and for all alike as
+it would use them, fine-tuned or not; the one with the least validation loss is its own. Whom its preferences give weight to,
+d_j >= threshold max d, are its collaborators.
 
 The hypernetwork never leaves the server: a client sees models on its way to its own, and not whose preferences they stand for.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from flwr.app import Message
@@ -24,12 +27,13 @@ from flwr.app import Message
 from coterie.games.equilibrium import Coalition, collaborators_from_weights
 from coterie.games.preferences import Search, even, fewest_within_noise
 from coterie.strategies.findings import Finding
-from coterie.strategies.hypernetworks import HypernetworkMethod, HypernetworkSettings
-from coterie.strategies.method import setting
+from coterie.strategies.hypernetworks import HypernetworkMethod
 from coterie.strategies.rounds import Orders, Round, in_words
 from coterie.strategies.spo import client as client_half
 from coterie.strategies.spo.client import JudgeOrder, RaysOrder, check_judgement, check_rays
-from coterie.wire.arrays import pack
+from coterie.strategies.spo.settings import Choice, Judged, SPOSettings
+from coterie.tasks.parts import average, stacked
+from coterie.wire.arrays import Parts, pack
 from coterie.wire.checks import Update
 from coterie.wire.errors import Absent, NoQuorum, NotFinite, Refused, RunFailed
 from coterie.wire.messages import EvaluateOrder, Sent
@@ -37,49 +41,24 @@ from coterie.wire.randomness import generator
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 FEW = 30  # validation samples of a client below which its choice is mostly chance
-
-
-class SPOSettings(HypernetworkSettings):
-    rays: int = setting(16, "Preferences drawn in a round: as many models go to each client.", ge=1)
-    concentration: float = setting(
-        0.2, "Of the Dirichlet distribution they come from; small: near single clients.", gt=0.0
-    )
-    local_steps: int = setting(
-        10, "Steps of gradient descent that a client takes from each model; 1: the exact front.", ge=1
-    )
-    step: float = setting(0.0, "Length of these steps (eta). 0: learning-rate.", ge=0.0)
-    samples: int = setting(64, "Most training samples in each of these steps.", ge=1)
-    search_steps: int = setting(20, "Most exchanges in which a client's preferences are searched.", ge=1)
-    threshold: float = setting(0.1, "Weight of a collaborator, as a share of the largest, from 0 to 1.", gt=0.0, le=1.0)
-    fine_tune_epochs: int = setting(
-        10, "Epochs of training of the personal model on the client, if they lower its validation loss.", ge=0
-    )
-    margin: float = setting(
-        0.0, "Standard errors that a loss may be above the least if fewer collaborators are needed for it.", ge=0.0
-    )
-    explore: float = setting(0.5, "ce: share of the rounds before coalitions are formed.", gt=0.0, le=1.0)
-
-
-class Choice(NamedTuple):
-    """What suits a client best: the preferences, and the epochs of fine-tuning."""
-
-    point: np.ndarray
-    epochs: int
 
 
 class SPO(HypernetworkMethod):
     name = "spo"
-    version = 2
+    version = 3
     section = "spo"
     Settings = SPOSettings
     not_private = "asks for gradients of many models and has no private form"
-    saved: ClassVar[tuple[str, ...]] = ("preferences", "epochs")
+    saved: ClassVar[tuple[str, ...]] = ("preferences", "epochs", "together")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.preferences: dict[str, np.ndarray] = {}  # d* of each client that was searched for
         self.epochs: dict[str, int] = {}  # of fine-tuning, of the same clients
+        self.together: dict[str, Parts] = {}  # first member -> what a group trains by FedAvg
+        self.latest: dict[str, Parts] = {}  # what each client made of it in this round
 
     def begin(self) -> None:
         super().begin()
@@ -121,22 +100,32 @@ class SPO(HypernetworkMethod):
         """A round of the hypernetwork. Who did not answer is missing from the rays; a ray counts by the weight of those who
         did."""
         drawn: list[np.ndarray] = []
+        groups = {name: members for members in self.groups() if len(members) > 1 for name in members}
+        self.together = self.together or {self.roster[0]: {part: self.model[part] for part in self.uploads()}}
 
         def orders(clients: list[str]) -> Iterable[Sent]:
             drawn[:] = [self.draw(round.number, clients)]
             models, s = pack(self.hyper().models(drawn[0])), self.settings
             order = RaysOrder(round.number, s.rays, s.local_steps, self.step(), s.samples)
-            return [Sent(order, models)] * len(clients)
+            together = {first: pack(stacked([model])) for first, model in self.together.items()}
+            return [Sent(order, models, together[groups[c][0]] if c in groups else None) for c in clients]
 
         rays = self.settings.rays
         try:
             updates = round.train(
-                orders, lambda client, reply: check_rays(reply, self.layout, self.uploads(), rays, rays)
+                orders, lambda c, reply: check_rays(reply, self.layout, self.uploads(), rays, rays + (c in groups))
             )
         except NoQuorum as error:
             if all(isinstance(why, NotFinite) for why in error.left_out.values()):  # then it is not the clients
                 raise RunFailed(f"{error}. Perhaps {self.remedy()}") from None
             raise
+        self.latest = {
+            name: {p: self.together[members[0]][p] - self.step() * updates[name].parts[p][rays] for p in self.uploads()}
+            for name, members in groups.items()
+            if name in updates
+        }
+        for members in self.groups():
+            self.together |= {members[0]: model} if (model := self.trained_by(members)) else {}
         weights = drawn[0][:, [self.roster.index(name) for name in updates]]  # (rays, clients who answered)
         mass = weights.sum(axis=1)
         shares = weights / np.where(mass > 0, mass, 1)[:, None]
@@ -145,9 +134,18 @@ class SPO(HypernetworkMethod):
         for share, update in zip(shares.T, updates.values(), strict=True):
             losses += share * update.vectors["losses"]
             for part, gradient in update.parts.items():
-                total[part] += share[:, None].astype(np.float32) * gradient
+                total[part] += share[:, None].astype(np.float32) * gradient[:rays]
         left = self.follow(round.number, drawn[0], total, step=self.step(), weights=mass)
         round.tell(phase=self.phase(round.number), ray_loss=float(np.average(losses, weights=mass)), way_left=left)
+
+    def groups(self) -> list[list[str]]:
+        """Who trains a model together, beside the front: all."""
+        return [self.roster]
+
+    def trained_by(self, members: Iterable[str]) -> Parts:
+        """What these came to in this round, starting together: the mean, all alike. Empty if nobody of them trained."""
+        models = [self.latest[name] for name in members if name in self.latest]
+        return average(models, np.ones(len(models))) if models else {}
 
     def draw(self, server_round: int, clients: list[str]) -> np.ndarray:
         """Preferences among the clients of this round, (rays, roster)."""
@@ -180,36 +178,65 @@ class SPO(HypernetworkMethod):
         """What suits each of these clients best, with weight for those of its home only; and why nothing is known of others,
         of whom some `failed` before."""
         searches, out = self.search(homes, round, failed)
-        tried = {
-            name: np.unique([self.corner(name), search.point, even(homes[name], len(self.roster))], axis=0)
-            for name, search in searches.items()
-        }
-        judged, silent = self.judge(tried, round)
-        found = {name: self.best(name, tried[name], update) for name, update in judged.items()}
-        return found, out | silent
+        tried = {name: self.candidates(name, homes[name], search.point) for name, search in searches.items()}
+        direct = {name: self.direct(name, homes[name]) for name in tried}
+        alone = {name: Choice(points[0], 0) for name, points in tried.items() if len(points) == 1}
+        asked = {name: points for name, points in tried.items() if name not in alone}
+        judged, silent = self.judge(asked, direct, round)
+        return alone | {name: self.best(name, tried[name], told) for name, told in judged.items()}, out | silent
 
-    def best(self, client: str, points: np.ndarray, judgement: Update) -> Choice:
+    def candidates(self, client: str, home: Coalition, searched: np.ndarray) -> np.ndarray:
+        """The points that a client chooses among: itself alone, all of its home alike, and what was found, if that is a third."""
+        points = [self.corner(client)]
+        if len(home) > 1:
+            points.append(even(home, len(self.roster)))
+            if len(self.needed(client, searched)) > 1 and not np.array_equal(searched, points[1]):
+                points.append(searched)
+        return np.array(points)
+
+    def needed(self, client: str, point: np.ndarray) -> Coalition:
+        """The client, and whom else these preferences give weight to."""
+        return collaborators_from_weights(point, self.roster.index(client), threshold=self.settings.threshold)
+
+    def best(self, client: str, points: np.ndarray, told: Judged) -> Choice:
         """Of ties, and of what noise does not tell apart, the one with the fewest collaborators."""
-        place, threshold = self.roster.index(client), self.settings.threshold
-        sizes = [len(collaborators_from_weights(point, place, threshold=threshold)) for point in points]
-        losses, errors = judgement.vectors["losses"], judgement.vectors["errors"]
-        both = np.resize(sizes, len(losses))  # as they are, then fine-tuned
-        k = fewest_within_noise(losses, errors, both, margin=self.settings.margin)
-        return Choice(points[k % len(points)], self.settings.fine_tune_epochs if k >= len(points) else 0)
+        sizes = np.repeat([[len(self.needed(client, point))] for point in points], 2, axis=1)
+        known = np.isfinite(told.losses)
+        k = fewest_within_noise(told.losses[known], told.errors[known], sizes[known], margin=self.settings.margin)
+        which, tuned = np.argwhere(known)[k]
+        return Choice(points[which], self.settings.fine_tune_epochs if tuned else 0)
 
-    def judge(self, tried: Mapping[str, np.ndarray], round: Round) -> tuple[dict[str, Update], dict[str, Refused]]:
-        """What the models for these preferences are worth to each client as it would use them, and who did not say."""
+    def judge(
+        self, tried: Mapping[str, np.ndarray], direct: Mapping[str, tuple[np.ndarray, Parts]], round: Round
+    ) -> tuple[dict[str, Judged], dict[str, Refused]]:
+        """What the models for these preferences are worth to each client as it would use them, and who did not say. For the
+        client alone it has the model itself; for each one there is a point for which it was trained `direct`ly."""
         epochs = self.settings.fine_tune_epochs
+        own = {name: (points == self.corner(name)).all(axis=1) for name, points in tried.items()}
 
         def orders(clients: list[str]) -> Iterable[Sent]:
             for client in clients:
-                points = tried[client]
-                yield Sent(JudgeOrder(round.number, len(points), epochs), self.hyper().models(points))
+                points = tried[client][~own[client]]
+                models = [self.model_for(point, direct[client]) for point in points]
+                order = JudgeOrder(round.number, len(points), epochs, own=bool(own[client].any()))
+                yield Sent(order, stacked(models) if models else None)
 
-        def check(client: str, reply: Message) -> Update:
-            return check_judgement(reply, self.layout, len(tried[client]) * (2 if epochs else 1))
+        def check(client: str, reply: Message) -> Judged:
+            alone, sent = int(own[client].sum()), int((~own[client]).sum())
+            update = check_judgement(reply, self.layout, alone + sent * (2 if epochs else 1))
+            judged = Judged(*np.full((2, len(tried[client]), 2), np.inf))
+            for matrix, numbers in zip(judged, (update.vectors["losses"], update.vectors["errors"]), strict=True):
+                matrix[own[client], 0] = numbers[:alone]
+                matrix[~own[client], 0] = numbers[alone : alone + sent]
+                matrix[~own[client], 1] = numbers[alone + sent :] if epochs else np.inf
+            return judged
 
         return self.asked(tried, round, orders, check)
+
+    def model_for(self, point: np.ndarray, direct: tuple[np.ndarray, Parts]) -> Parts:
+        """Trained directly where it was, else made by the hypernetwork."""
+        where, model = direct
+        return model if model and np.array_equal(point, where) else self.made_for(point)
 
     def search(
         self, homes: Mapping[str, Coalition], round: Round, failed: Mapping[str, Refused]
@@ -252,8 +279,8 @@ class SPO(HypernetworkMethod):
         return self.asked(tried, round, orders, check)
 
     def asked(
-        self, tried: Mapping[str, np.ndarray], round: Round, orders: Orders, check: Callable[[str, Message], Update]
-    ) -> tuple[dict[str, Update], dict[str, Refused]]:
+        self, tried: Mapping[str, np.ndarray], round: Round, orders: Orders, check: Callable[[str, Message], T]
+    ) -> tuple[dict[str, T], dict[str, Refused]]:
         most = max((len(points) for points in tried.values()), default=0)
         size = most * sum(self.layout.parts[part].nbytes for part in self.uploads())
         answers, failed = round.ask(list(tried), orders, check, size=size)
@@ -280,19 +307,30 @@ class SPO(HypernetworkMethod):
 
     def test_orders(self, round: Round, clients: list[str]) -> Iterable[Sent]:
         for client in clients:
-            epochs = self.epochs.get(client, self.settings.fine_tune_epochs)
+            point, alone = self.preference(client), client in self.roster
+            epochs = self.epochs.get(client, 0 if alone else self.settings.fine_tune_epochs)
             order = EvaluateOrder(round.number, self.kinds, epochs, measure=True)
-            yield Sent(order, self.made_for(self.preference(client)))
+            own = alone and np.array_equal(point, self.corner(client))
+            yield Sent(order, None if own else self.model_for(point, self.direct(client)))
+
+    def direct(self, client: str, home: Coalition | None = None) -> tuple[np.ndarray, Parts]:
+        """The preferences for which the group of this client trains a model directly, and that model. For part of the group:
+        what this round's training comes to among them. Of one who is in no group, nothing."""
+        for members in self.groups():
+            if client in members:
+                group = frozenset(self.roster.index(name) for name in members)
+                if home in (None, group):
+                    return even(group, len(self.roster)), self.together.get(members[0], {})
+        if home is None:
+            return np.zeros(0), {}
+        return even(home, len(self.roster)), self.trained_by(self.roster[i] for i in sorted(home))
 
     def preference(self, client: str) -> np.ndarray:
         """d* of a client; before it is found, the client alone; all alike for one that joined late."""
         return self.preferences[client] if client in self.preferences else self.corner(client)
 
     def collaborators(self, client: str) -> list[str]:
-        chosen = collaborators_from_weights(
-            self.preference(client), self.roster.index(client), threshold=self.settings.threshold
-        )
-        return [self.roster[i] for i in sorted(chosen)]
+        return [self.roster[i] for i in sorted(self.needed(client, self.preference(client)))]
 
     def told(self) -> dict[str, Any]:
         """For the event line."""

@@ -24,12 +24,12 @@ from coterie.games.equilibrium import (
     Violation,
     check_axioms,
     collaboration_equilibrium,
-    collaborators_from_weights,
 )
 from coterie.games.preferences import even
 from coterie.strategies.findings import Finding
 from coterie.strategies.rounds import Round, exactly, in_words
-from coterie.strategies.spo import SPO, Choice
+from coterie.strategies.spo import SPO
+from coterie.strategies.spo.settings import Choice
 from coterie.wire.errors import Refused
 
 log = logging.getLogger(__name__)
@@ -65,17 +65,21 @@ class CE(SPO):
     def phase(self, server_round: int) -> str:
         return "hypernetwork" if server_round <= self.exploring else "coalitions"
 
+    def groups(self) -> list[list[str]]:
+        return self.coalitions or super().groups()
+
     def homes(self) -> dict[str, Coalition]:
         """The coalition of every client, as places in d."""
         sets = [frozenset(self.roster.index(name) for name in members) for members in self.coalitions]
         return {self.roster[i]: members for members in sets for i in sorted(members)}
 
     def draw(self, server_round: int, clients: list[str]) -> np.ndarray:
-        """Each ray is one coalition's, in turn; part of a Dirichlet vector is a Dirichlet vector, too."""
+        """Each ray is one coalition's, in turn; part of a Dirichlet vector is a Dirichlet vector, too. Who is alone has its own
+        model and needs none."""
         rays = super().draw(server_round, clients)
         here = {self.roster.index(name) for name in clients}
-        homes = [home for home in dict.fromkeys(self.homes().values()) if home & here]
-        if len(homes) < 2:
+        homes = [home for home in dict.fromkeys(self.homes().values()) if len(home & here) > 1]
+        if not homes or len(homes[0]) == len(self.roster):
             return rays
         for k, ray in enumerate(rays):
             rays[k] = _only(ray, homes[(server_round * len(rays) + k) % len(homes)] & here)
@@ -95,12 +99,12 @@ class CE(SPO):
                 asked[remaining] = {self.roster.index(name): choice for name, choice in found.items()}
             if client not in asked[remaining]:
                 return frozenset({client})  # of whom nothing is known: alone
-            point = asked[remaining][client].point
-            return collaborators_from_weights(point, client, threshold=self.settings.threshold)
+            return self.needed(self.roster[client], asked[remaining][client].point)
 
         found = collaboration_equilibrium(optimal_set, len(self.roster))
         self.coalitions = [[self.roster[i] for i in sorted(coalition)] for coalition in found]
-        homes = self.homes()
+        shared = {c[0]: self.trained_by(c) or self.together[self.roster[0]] for c in self.coalitions if len(c) > 1}
+        self.together, homes = shared, self.homes()
         self.take({name: Choice(_only(choice.point, homes[name]), choice.epochs) for name, choice in latest.items()})
 
     def about_coalitions(self) -> dict[str, Any]:
@@ -117,7 +121,8 @@ class CE(SPO):
         tried: dict[str, np.ndarray] = {}
         for name, point in self.preferences.items():
             parts = _parts_with(self.roster.index(name), number, self.asked_up_to)
-            tried[name] = np.array([point, *[even(part, number) for part in [*parts, homes[name]]]])
+            others = [even(part, number) for part in dict.fromkeys([*parts, homes[name]])]
+            tried[name] = np.array([point, *[other for other in others if not np.array_equal(other, point)]])
         losses = self._measure(tried, round, failed)
 
         def utility(client: int, coalition: Coalition) -> float:
@@ -142,18 +147,19 @@ class CE(SPO):
     def _measure(
         self, tried: Mapping[str, np.ndarray], round: Round, failed: dict[str, Refused]
     ) -> dict[str, np.ndarray]:
-        """The clients' validation losses with the models for these preferences, as they are and fine-tuned, (models, 1 or 2);
-        a few at a time."""
+        """The clients' validation losses with the models for these preferences, as they are and fine-tuned, (models, 2); a few
+        at a time."""
         losses: dict[str, list[np.ndarray]] = {name: [] for name in tried}
         most = max((len(rows) for rows in tried.values()), default=0)
         for start in range(0, most, ROWS_AT_ONCE):
             due = {n: r[start : start + ROWS_AT_ONCE] for n, r in tried.items() if n in losses and len(r) > start}
             connected = {name: rows for name, rows in due.items() if name in self.federation.clients}
-            answers, silent = self.judge(connected, round) if connected else ({}, {})
+            direct = {name: self.direct(name) for name in connected}
+            answers, silent = self.judge(connected, direct, round) if connected else ({}, {})
             failed.update(silent)
-            for name, rows in due.items():
+            for name in due:
                 if name in answers:
-                    losses[name].append(answers[name].vectors["losses"].reshape(-1, len(rows)).T)
+                    losses[name].append(answers[name].losses)
                 else:
                     del losses[name]
         return {name: np.concatenate(values) for name, values in losses.items()}

@@ -88,14 +88,23 @@ class Sandbox:
                 found.append((entry / "cmdline").read_text().replace("\0", " "))
         return found
 
+    def executor(self) -> int:
+        found = self._executors()
+        return next(pid for pid, parent in found.items() if parent not in found)
+
     def methods_process(self) -> int:
         """The process that runs the method: a child of the executor, and forked from it."""
-        executors = {}
+        found = self._executors()
+        return next(pid for pid, parent in found.items() if parent in found)
+
+    def _executors(self) -> dict[int, int]:
+        """The executor and what it forked, with the parent of each."""
+        executors: dict[int, int] = {}
         for entry in _marked(f"{MARK}={self.mark}".encode()):
             with contextlib.suppress(OSError):
                 if b"coterie.runtime.executor" in (entry / "cmdline").read_bytes():
                     executors[int(entry.name)] = int((entry / "stat").read_text().rpartition(") ")[2].split()[1])
-        return next(pid for pid, parent in executors.items() if parent in executors)
+        return executors
 
     def end(self) -> None:
         wanted = f"{MARK}={self.mark}".encode()

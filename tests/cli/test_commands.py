@@ -113,7 +113,7 @@ def test_the_library_does_the_same(coterie, tmp_path):
 def test_run_without_a_directory_makes_one_under_runs(coterie, tmp_path):
     assert coterie("run", *QUICK)[0] == 0
     (made,) = (tmp_path / "runs").iterdir()
-    assert re.fullmatch(r"\d{8}-\d{6}-fedavg-digits", made.name) and (made / "result.json").is_file()
+    assert re.fullmatch(r"\d{8}-\d{6}-coterie-digits", made.name) and (made / "result.json").is_file()
 
 
 def test_python_dash_m_and_the_command_are_the_same_program(tmp_path, coterie):
@@ -144,7 +144,7 @@ def test_settings_of_a_method(coterie, tmp_path):
 # --- compare ---------------------------------------------------------------------------------------------------------
 
 
-def test_compare(coterie, tmp_path):
+def test_compare(data_of, coterie, tmp_path):
     code, out, err = coterie("compare", "--strategies", "local,fedavg", "--seeds", "1,2", *QUICK, "--run-dir", "c")
     assert code == 0, err
     assert {path.name for path in (tmp_path / "c").iterdir()} == {"comparison.json", "report.html"} | {
@@ -165,8 +165,15 @@ def test_compare(coterie, tmp_path):
         assert f"{100 * np.mean(values):.2f} ± " in out
     assert "global.accuracy" in table["rows"][1] and "global.accuracy" not in table["rows"][0]
     report = (tmp_path / "c" / "report.html").read_text()
-    assert "Test accuracy on digits, mean ± std over seeds 1, 2" in report and "<code>seed</code>" not in report
-    assert report.count("<img") == 1 and f"<td>{100 * np.mean(values):.2f} ± " in report
+    assert (
+        "Test accuracy on digits, mean ± std over seeds 1, 2" in report and f"{100 * np.mean(values):.2f} ± " in report
+    )
+    shown = data_of(tmp_path / "c" / "report.html")
+    assert [row["name"] for row in shown["methods"][0]["rows"]] == ["local", "fedavg"] and len(shown["runs"]) == 4
+    assert shown["methods"][0]["rows"][1]["mean"] == pytest.approx(np.mean(values))
+    assert "seed" not in dict(shown["settings"])
+    (tmp_path / "c" / "report.html").unlink()
+    assert coterie("report", "c")[0] == 0 and data_of(tmp_path / "c" / "report.html") == shown  # from the files alone
     local = next(line for line in out.splitlines() if re.match(r"│ local\b", line))
     assert re.search(r"│\s+-\s+│", local)  # no global model
 
@@ -205,7 +212,8 @@ def test_what_travels_is_told_of_runs_that_ended(coterie, tmp_path):
 
 def test_compare_is_the_same_as_run(coterie, tmp_path):
     assert coterie("compare", "--strategies", "local,fedper", "--seeds", "3", *QUICK, "--run-dir", "c")[0] == 0
-    assert coterie("run", "--strategy", "fedper", "--seed", "3", *QUICK, "--run-dir", "r")[0] == 0
+    alike = ("--seed", "3", "--baseline", "none", *QUICK)
+    assert coterie("run", "--strategy", "fedper", *alike, "--run-dir", "r")[0] == 0
     assert (tmp_path / "c" / "fedper-seed3" / "result.json").read_bytes() == (
         tmp_path / "r" / "result.json"
     ).read_bytes()
@@ -238,7 +246,21 @@ def test_data_shows_who_gets_what(coterie, tmp_path):
 
 def test_data_of_natural_clients(coterie):
     code, out, _ = coterie("data", "--task", "synthetic-linear")
-    assert code == 0 and "0 (a-1)" in out and "5 (b-3)" in out and out.count("200") >= 6
+    assert code == 0 and "│ a-1 " in out and "│ b-3 " in out and out.count("200") >= 6
+    quick = (
+        "--num-server-rounds",
+        "1",
+        "--workers",
+        "0",
+        "--set",
+        "attack.kind=sign-flip",
+        "--set",
+        "attack.clients=b-3",
+    )
+    code, out, _ = coterie("run", "--task", "synthetic-linear", "--strategy", "local", "--run-dir", "r", *quick)
+    assert code == 0 and library.open_run("r").clients.column("client") == ["a-1", "a-2", "a-3", "b-1", "b-2", "b-3"]
+    with pytest.raises(ConfigError, match="there is no client '5'; take a-1, a-2"):
+        library.run(task="synthetic-linear", progress=False, settings={"attack.kind": "nan", "attack.clients": "5"})
 
 
 # --- own data --------------------------------------------------------------------------------------------------------

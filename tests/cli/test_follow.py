@@ -43,7 +43,7 @@ def test_a_run_is_listed_reported_and_stopped(coterie, tmp_path):
         library.run(run_dir=tmp_path / "runs" / "a", num_server_rounds=100_000, observers=[observer], **SMALL)
     observer.thread.join()
     code, out, _ = seen["runs"]
-    assert code == 0 and "running" in out and "of 100000" in out and "fedavg on digits" in out
+    assert code == 0 and "running" in out and "of 100000" in out and "coterie on digits" in out
     code, out, err = seen["report"]
     assert code == 0 and "still running, round 2 of 100000" in err and out.strip().endswith("report.html")
     page = (tmp_path / "runs" / "a" / "report.html").read_text()

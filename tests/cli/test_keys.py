@@ -50,7 +50,7 @@ def test_client_keys_are_pairs_on_the_curve_that_flower_wants(tmp_path: Path) ->
     for name in ("ward-7", "ward-8"):
         private = serialization.load_ssh_private_key((tmp_path / "clients" / name).read_bytes(), password=None)
         public = serialization.load_ssh_public_key((tmp_path / "clients" / f"{name}.pub").read_bytes())
-        assert isinstance(private, ec.EllipticCurvePrivateKey) and isinstance(private.curve, ec.SECP384R1)
+        assert isinstance(private, ec.EllipticCurvePrivateKey) and isinstance(private.curve, ec.SECP256R1)
         assert private.public_key() == public
         publics.add((tmp_path / "clients" / f"{name}.pub").read_bytes())
     assert len(publics) == 2

@@ -86,6 +86,14 @@ def test_values_of_a_regression(coterie):
     expected = x @ model["classifier.weight"][...][0] + model["classifier.bias"][...]
     assert said == pytest.approx(expected, abs=1e-4)
     assert np.corrcoef(said, y)[0, 1] > 0.5
+    low, high = (np.array([float(row[name]) for row in rows(out)]) for name in ("low", "high"))
+    assert high - said == pytest.approx(said - low, abs=1e-4) and 0.85 < ((low < y) & (y < high)).mean() <= 1
+    code, out, err = coterie("predict", run / "models" / "0.safetensors", "own.npz", "--coverage", 0.99)
+    assert (
+        code == 0
+        and rows(out)[0]["high"] == "inf"
+        and "too few for an interval with coverage 0.99; 99 are needed" in err
+    )
 
 
 @pytest.mark.parametrize(("buffers", "group_norm"), [("average", False), ("drop", False), ("average", True)])

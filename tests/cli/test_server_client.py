@@ -252,6 +252,56 @@ def test_a_killed_superlink_loses_nothing(own_site: Site) -> None:
 
 
 @pytest.mark.slow
+def test_killed_executors_and_servers_change_no_byte_and_a_finished_run_is_prolonged(own_site: Site) -> None:
+    """First the executor is killed, then the server, which takes all of its processes with it and is started again."""
+    box, home = own_site.box, own_site.box.path / "server" / "run"
+    options = ("--num-server-rounds", "7", "--partition", "iid", "--num-clients", "2", "--labels-per-client", "10")
+    for rounds in ("7", "9"):
+        alone = (
+            "run",
+            *SMALL,
+            *options[2:],
+            "--num-server-rounds",
+            rounds,
+            "--workers",
+            "0",
+            "--run-dir",
+            f"alone-{rounds}",
+        )
+        done = box.coterie(*alone)
+        assert done.returncode == 0, done.stderr
+    run = box.start_coterie(*own_site.submit_options(*options, "--run-dir", "run"), log="submit.log")
+    box.wait_for("round 2/7:", "submit.log", run)
+    kill(box.executor())
+    box.wait_for("executor ended with code -9", "server.log", own_site.processes["server"])
+    box.wait_for("its rest is run", "server/logs/executor.log", own_site.processes["server"])
+    until(lambda: len(own_site.events("run")) > 3)
+    kill(own_site.processes["server"].pid)
+    own_site.processes["server"].wait()
+    assert not (home / "result.json").exists()
+    own_site.start_server()
+    until((home / "result.json").exists)
+    same_results(home, box.path / "alone-7")
+    where = own_site.submit_options()[1:5]
+    done = box.coterie("resume", str(home), *where, "--num-server-rounds", "9")
+    assert done.returncode == 0, done.stderr
+    same_results(home, box.path / "alone-9")
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TOLD
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def same_results(one: Path, other: Path) -> None:
+    assert (one / "result.json").read_bytes() == (other / "result.json").read_bytes()
+    states = [path / "checkpoint" / "state.safetensors" for path in (one, other)]
+    assert states[0].read_bytes() == states[1].read_bytes()
+
+
+@pytest.mark.slow
 def test_a_crash_in_training_does_not_end_the_client(own_site: Site) -> None:
     """A client whose data kill the process that loads them, until they are mended."""
     box = own_site.box

@@ -9,7 +9,7 @@ from coterie.cli.main import main
 from coterie.server.findings import found
 
 
-def test_the_synthetic_preset_in_small(tmp_path, capsys):
+def test_the_synthetic_preset_in_small(data_of, tmp_path, capsys):
     arguments = ["compare", "--preset", "spo-synthetic", "--quick", "--strategies", "local,spo,ce", "--workers", "0"]
     arguments += ["--num-server-rounds", "4", "--evaluate-every", "4", "--set", "spo.hidden=10", "--set", "spo.rays=8"]
     with pytest.raises(SystemExit) as end:
@@ -19,7 +19,9 @@ def test_the_synthetic_preset_in_small(tmp_path, capsys):
     assert list(rows) == ["few-samples", "many-samples"]
     assert all([row["strategy"] for row in cell] == ["local", "spo", "ce"] for cell in rows.values())
     for folder in (tmp_path / "run").glob("*/[sc]*-seed1"):
-        assert "collaborators" in found(folder) and "who helps whom" in (folder / "report.html").read_text()
+        helped = found(folder)["collaborators"].values
+        links = data_of(folder / "report.html")["runs"][0]["links"]
+        assert len(links) == sum(len(set(others) - {name}) for name, others in helped.items())
     assert "Test loss on linear, few-samples" in capsys.readouterr().out
 
 

@@ -138,9 +138,6 @@ def test_bad_input_is_refused_before_anything_starts(
     assert list(tmp_path.iterdir()) == []
 
 
-GATE = "SuperNode terminated gracefully"  # all that stock Flower says where it is refused before it is read
-
-
 @pytest.mark.slow
 def test_strangers_are_refused_and_sigterm_ends_all(sandbox: Any) -> None:
     control_port, fleet_port = free_ports(2)
@@ -155,8 +152,8 @@ def test_strangers_are_refused_and_sigterm_ends_all(sandbox: Any) -> None:
     key = "--auth-supernode-private-key"
     strangers = {
         "plain text": ("Socket closed", "--insecure"),
-        "no key": (GATE, *tls),
-        "unregistered key": (GATE, *tls, key, str(sandbox.path / "strange" / "clients" / "0")),
+        "no key": ("This key is not registered", *tls),
+        "unregistered key": ("This key is not registered", *tls, key, str(sandbox.path / "strange" / "clients" / "0")),
         "key in use": ("Failed to activate SuperNode", *tls, key, str(ours / "clients" / "0")),
         "other authority": (
             "CERTIFICATE_VERIFY_FAILED",
@@ -167,8 +164,7 @@ def test_strangers_are_refused_and_sigterm_ends_all(sandbox: Any) -> None:
     for name, (reason, *options) in strangers.items():
         command = ["flower-supernode", "--superlink", f"127.0.0.1:{fleet_port}", "--port", str(free_ports(1)[0])]
         stranger = sandbox.start([*command, "--max-retries", "1", *options], f"{name}.log")
-        code = stranger.wait(timeout=60)
-        assert (code == 0) == (reason == GATE), name
+        assert stranger.wait(timeout=60) != 0, name
         assert reason in sandbox.read(f"{name}.log") and "SuperNode ID" not in sandbox.read(f"{name}.log"), name
     assert up.poll() is None
     up.send_signal(signal.SIGTERM)

@@ -87,7 +87,7 @@ def test_in_flowers_simulation_the_run_is_the_owner(tmp_path, monkeypatch):
         (
             {"allow-strategies": "fedper, fedrep"},
             {},
-            "strategy = 'fedavg': the owner of this client allows fedper, fedrep",
+            "strategy = 'coterie': the owner of this client allows fedper, fedrep",
         ),
         ({"require-privacy": True}, {}, "privacy.mode = 'off'"),
         ({"require-privacy": True}, {"privacy.mode": "weights"}, "privacy.mode = 'weights'"),

@@ -37,10 +37,13 @@ def ask(kind: str, content_: RecordDict, where: Context) -> Message:
 
 
 def test_names():
-    assert client_name(context({"client-name": "ward-7", "partition-id": 3})) == "ward-7"
-    assert client_name(context({"partition-id": 3})) == "3"
+    assert client_name(context({"client-name": "ward-7", "partition-id": 3}), RunConfig()) == "ward-7"
+    assert client_name(context({"partition-id": 3}), RunConfig()) == "3"
+    heart = RunConfig(task="heart", num_clients=4)
+    assert client_name(context({"partition-id": 2}), heart) == "switzerland"
+    assert client_name(context({"partition-id": 2, "num-partitions": 5}), heart) == "2"  # not its natural clients
     with pytest.raises(ConfigError, match="node configuration: give this client a name"):
-        client_name(context({}))
+        client_name(context({}), RunConfig())
 
 
 def test_devices(monkeypatch):

@@ -140,19 +140,22 @@ def test_the_history_is_numbers_in_a_file(tmp_path):
 
 
 def test_a_repeated_round_counts_again_unless_its_noise_is_the_same(tmp_path):
-    def message(name: str, same_noise_in: int, run: str = "1", trainings: int = 1) -> int:
+    def message(name: str, same_noise_in: int | None, run: str = "1", trainings: int = 1, purpose="training") -> int:
         """Steps that are counted after a client answered a message with trainings of ten steps."""
         store = FileStore(tmp_path, name, run)
         for _ in range(trainings):
-            accountant = Accountant.load(store, same_noise_in).after(1.0, 0.1, 10)
+            accountant = Accountant.load(store, same_noise_in, purpose).after(1.0, 0.1, 10)
             accountant.save(store, same_noise_in)
         return sum(steps for _, _, steps in accountant.history)
 
-    assert [message("own data", 0) for _ in range(3)] == [10, 20, 30]
+    assert [message("own data", None) for _ in range(3)] == [10, 20, 30]
     told = [message("public", number) for number in (1, 1, 2, 2, 2, 3)]
     assert told == [10, 10, 20, 20, 20, 30]
     assert message("public", 3, run="2") == 40
     assert [message("coalitions", 1, trainings=3) for _ in range(2)] == [30, 30]
+    killed = ("table", "table", "prototypes", "training", "prototypes", "prototypes", "training", "training")
+    told = [message("two kinds", int(kind != "table"), purpose=kind) for kind in killed]
+    assert told == [10, 10, 20, 30, 20, 20, 30, 30]  # as without a kill: 10, 20, 30
 
 
 def test_a_target_is_met_and_used_up(federate):
@@ -270,6 +273,23 @@ def test_noisy_weights_travel_and_clean_ones_stay(federate):
     for client in noisy:
         noise = np.concatenate([noisy[client][part] - plain[client][part] for part in noisy[client]])
         assert np.linalg.norm(noise) == pytest.approx(3.0, rel=0.03)
+
+
+def test_two_models_of_a_round_have_different_noise(federate):
+    """pFedOCF's clients upload their own model and one of all: their difference is not to be free of noise."""
+    settings = {"strategy": "pfedocf", "model": "linear", "num-server-rounds": 1, "partition": "iid"}
+    noise = {"privacy.noise-multiplier": 3.0, "privacy.max-grad-norm": 1.0}
+
+    def differences(mode):
+        run = federate(**settings, **noise, **{"privacy.mode": mode})
+        sent = [answer.content.array_records[MODEL] for _, answer in run.grid.answered if answer.content.array_records]
+        return np.stack([unpack(one)["classifier"][0] - unpack(one)["classifier"][1] for one in sent])
+
+    plain, noisy, private = (differences(mode) for mode in ("off", "weights", "dp-sgd"))
+    assert len(plain) > 1 and not plain.any()  # in the first round both begin alike
+    lengths = np.linalg.norm(noisy, axis=1)
+    assert lengths == pytest.approx(np.full(len(plain), 3.0 * np.sqrt(2)), rel=0.1)
+    assert (np.linalg.norm(private, axis=1) > 0).all()
 
 
 def participant(run_config, node_config) -> Participant:

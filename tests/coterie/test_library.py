@@ -242,7 +242,7 @@ def test_observers_and_a_line_per_round(tmp_path, capfd):
     coterie.run(run_dir=tmp_path / "a", observers=[noted], **SMALL)
     assert noted.heard == ["3 clients", "round 1", "round 2"]
     out, err = capfd.readouterr()
-    assert out == "" and re.findall(r"^fedavg on digits: (3 clients|round \d/2)", err, re.M) == [
+    assert out == "" and re.findall(r"^coterie on digits: (3 clients|round \d/2)", err, re.M) == [
         "3 clients",
         "round 1/2",
         "round 2/2",

@@ -57,7 +57,7 @@ def test_killed_at_every_step_of_a_checkpoint(faults, undisturbed, tmp_path):
         assert faults.outcome(path) == expected, (seen[i], kind)
 
 
-@pytest.mark.parametrize("seed", [9, 10, 27])  # pfedsv, lg-fedavg, pfedsim on disk
+@pytest.mark.parametrize("seed", [10, 11, 28])  # pfedsv, lg-fedavg, pfedsim on disk
 def test_seeds(seed, faults, undisturbed):
     assert faults.try_seed(seed, undisturbed) == []
 

@@ -42,13 +42,15 @@ def pip_for_arm(command: str, requirements: Sequence[str], *options: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("with_dependencies", [True, False])
-def test_all_that_a_client_needs_is_there_as_a_wheel(with_dependencies, tmp_path):
-    """A small board cannot compile. Torch and what needs it are looked at without their own dependencies."""
-    chosen = [name for name in map(name_of, PROJECT["dependencies"]) if (name in NEED_TORCH) != with_dependencies]
-    assert chosen
-    options = ["--dry-run", "--ignore-installed", "--target", str(tmp_path), "--constraint", "constraints.txt"]
-    pip_for_arm("install", chosen, *options, *([] if with_dependencies else ["--no-deps"]))
+@pytest.mark.parametrize(
+    "requirements",
+    [("--require-hashes", "--requirement", "requirements.lock"), ("--constraint", "constraints.txt", *NEED_TORCH)],
+    ids=["by hash", "with torch"],
+)
+def test_all_that_the_image_needs_is_there_as_a_wheel(requirements, tmp_path):
+    """A small board cannot compile. What docker/lock wrote on another machine has the hashes of these wheels, too."""
+    options = ("--dry-run", "--ignore-installed", "--target", str(tmp_path), "--no-deps")
+    pip_for_arm("install", requirements, *options)
 
 
 def cannot(problem: str) -> NoReturn:
@@ -79,7 +81,7 @@ def with_a_stand_in(tmp_path: Path, wheels: Path) -> tuple[Path, list[str]]:
     requirements = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["all"]]
     others = [line.replace("[simulation]", "") for line in requirements if name_of(line) not in NEED_TORCH]
     pip_for_arm("download", NEED_TORCH, "--no-deps", *into)
-    pip_for_arm("download", [*others, "opt-einsum", "setuptools>=77", "sympy"], *into)
+    pip_for_arm("download", [*others, "jinja2", "opt-einsum", "setuptools>=77", "sympy"], *into)
     (wheels / "Dockerfile").write_text(
         f"FROM {STAND_IN}\nCOPY *.whl /opt/wheels/\nENV PIP_NO_INDEX=1 PIP_FIND_LINKS=/opt/wheels\n"
     )

@@ -6,7 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from coterie.games.prototypes import Kinds, Prototypes, group_by_kind, prior, prior_shift, prototypes_of, to_groups
+from coterie.games.prototypes import (
+    Kinds,
+    Prototypes,
+    bounded,
+    group_by_kind,
+    prior,
+    prior_shift,
+    prototypes_of,
+    to_groups,
+)
 
 CLASSES, DIMENSIONS = 6, 8
 
@@ -150,3 +159,15 @@ def test_the_shift_of_priors_is_what_bayes_says():
     np.testing.assert_allclose(shifted / shifted.sum(axis=1, keepdims=True), posterior(own))
     np.testing.assert_allclose(prior(own), [10.5 / 101, 90.5 / 101])
     np.testing.assert_array_equal(prior_shift(own, own), 0.0)
+
+
+def test_who_claims_many_samples_does_not_draw_groups_together():
+    """Half-way between two kinds that are T = 6 apart: T = 6 / 4 to either of them, and unbounded it would outweigh both."""
+    counts, squares = np.full(CLASSES, 10.0), np.full(1, 54.0)  # variance 1
+    apart = np.sqrt(6 * (1 / 50 + 1 / 50))  # five clients of each kind
+    kinds = [Prototypes(counts, np.full((CLASSES, 1), apart * (i % 2)), squares) for i in range(10)]
+    liar = Prototypes(counts * 1e4, np.full((CLASSES, 1), apart / 2), squares * 1e4)
+    groups = group_by_kind([*kinds, liar])
+    assert [sorted(i for i in group if i < 10) for group in groups] == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+    assert bounded([*kinds, liar])[-1].counts.sum() == 4 * 60
+    assert all(one is same for one, same in zip(bounded(kinds), kinds, strict=True))

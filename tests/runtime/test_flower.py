@@ -54,6 +54,8 @@ EXPECTED = [
     "flwr.proto.run_pb2.GetRunRequest",
     "flwr.proto.runtime_pb2.AcquireTaskRequest",
     "flwr.proto.runtime_pb2.PullAppMessagesRequest",
+    "flwr.server.superlink.fleet.message_handler.message_handler",
+    "flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState",
     "flwr.supercore.constant.TaskType",
     "flwr.supercore.control.ControlHttpClient",
     "flwr.supercore.fab.Fab",

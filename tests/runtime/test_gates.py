@@ -50,7 +50,7 @@ def test_what_the_owner_reads_of_it() -> None:
     assert "the clock of this machine is wrong, or the server's: here it is 2" in said and "key" not in said
 
 
-def test_only_who_has_the_secret_is_given_runs(tmp_path: Path) -> None:
+def test_only_who_has_the_secret_is_given_runs_and_who_has_no_key_is_told_so(tmp_path: Path) -> None:
     """Who has ca.crt alone could have asked for a run, and got its token, before the executor did."""
     make_keys(tmp_path, ["0"])
     control, fleet = free_ports(2)
@@ -68,6 +68,12 @@ def test_only_who_has_the_secret_is_given_runs(tmp_path: Path) -> None:
             )
             return str(client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token)
 
+        channel = grpc.secure_channel(f"127.0.0.1:{fleet}", grpc.ssl_channel_credentials(authority.read_bytes()))
+        for method, code in (("ActivateNode", "FAILED_PRECONDITION"), ("PullMessages", "UNAUTHENTICATED")):
+            with pytest.raises(grpc.RpcError, match="This key is not registered") as refused:
+                channel.unary_unary(f"/flwr.proto.Fleet/{method}")(b"", timeout=60)
+            assert refused.value.code().name == code  # type: ignore[attr-defined]
+        channel.close()
         for stranger in ((), (b"guessed",)):
             with pytest.raises(httpx.HTTPStatusError, match="401"):
                 ask(*stranger)

@@ -13,8 +13,10 @@ from coterie.client.accountant import Accountant
 from coterie.client.data import table_share
 from coterie.client.owner import with_own_places
 from coterie.client.store import FileStore
+from coterie.client.tables import told_facts
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import checked_config, run
+from coterie.strategies.observer import Observer
 from coterie.tasks.reading import read_table
 from coterie.tasks.schema import Schema
 from coterie.tasks.tensors import stored_arrays
@@ -88,16 +90,25 @@ def test_the_order_of_columns_never_changes_a_result(tmp_path):
     assert results[0] == results[1]
 
 
-def federation(tmp_path: Path, files: dict[str, Path], owners: Mapping[str, Value] | None = None, **values) -> dict:
+def federation(
+    tmp_path: Path, files: dict[str, Path], owners: Mapping[str, Value] | None = None, observers=(), **values
+) -> dict:
     """A run whose clients have a file each, and whose server knows none of them."""
-    usual = {"task": "own", "label": "ill", "num-clients": len(files), "num-server-rounds": 1, "join-timeout": 0.5}
+    usual = {
+        "strategy": "fedavg",
+        "task": "own",
+        "label": "ill",
+        "num-clients": len(files),
+        "num-server-rounds": 1,
+        "join-timeout": 0.5,
+    }
     config = checked_config({**usual, **values})
     grid = SimulationGrid(Workers(0), len(files), config, str(tmp_path / "clients"), list(files))
     for context, file in zip(grid.contexts.values(), files.values(), strict=True):
         context.node_config |= {"data": str(file), **(owners or {})}
     path = tmp_path / "run"
     path.mkdir()
-    return run(grid, config, path)
+    return run(grid, config, path, observers)
 
 
 def test_clients_with_files_of_their_own_come_to_the_result_of_a_simulation(three, tmp_path):
@@ -112,7 +123,7 @@ def test_clients_with_files_of_their_own_come_to_the_result_of_a_simulation(thre
     ("order", "cells", "message"),
     [
         ("age sex ill", {}, "has no column 'chol', a number that the other clients have"),
-        ("age sex chol ill", {"age": ["old", "young", "old"]}, "column age: 'old' is not a number"),
+        ("age sex chol ill", {"age": ["old", "young", "old"]}, "column age: a cell is not a number"),
         (
             "age sex chol ill",
             {"sex": ["1", "2"]},
@@ -121,7 +132,7 @@ def test_clients_with_files_of_their_own_come_to_the_result_of_a_simulation(thre
         (
             "age sex chol ill",
             {"ill": ["no", "yes", *["no"] * 18, "unclear"]},
-            "label 'unclear' is none of the classes no, yes",
+            "the label a cell is none of the classes no, yes",
         ),
         ("age sex chol", {}, "label = 'ill': .* has no such column"),
     ],
@@ -136,6 +147,57 @@ def test_a_quorum_begins_without_a_client_that_does_not_fit(three, tmp_path, cap
     hospital(three["west"], np.random.default_rng(9), order="age sex ill")
     assert federation(tmp_path, three)["clients"] == ["north", "south"]
     assert "has no column 'chol', a number that the other clients have" in caplog.text
+
+
+def test_only_the_owner_sees_a_cell_and_with_privacy_others_are_told_the_place_alone(three, tmp_path, caplog):
+    (tmp_path / "schema.json").write_text(coterie.tables(three, label="ill").schema().bare().to_json())
+    hospital(three["west"], np.random.default_rng(9), age=["old", "young"])
+    with pytest.raises(RunFailed) as raised:
+        federation(
+            tmp_path, three, quorum=1.0, **{"privacy.mode": "weights", "table-schema": str(tmp_path / "schema.json")}
+        )
+    assert f"{three['west']}, line 2, column age: cannot be used; the log of this client says why." in str(raised.value)
+    assert "old" not in str(raised.value).replace(str(tmp_path), "")
+    by = {record.name: record.getMessage() for record in caplog.records}
+    assert "'old' is not a number" in by["coterie.client.app"]
+    assert "'old'" not in by["coterie.server.agreement"]
+
+
+@pytest.mark.parametrize(
+    ("ill", "why"),
+    [
+        ([round(0.37 * i, 2) for i in range(60)], "its label 'ill' is a value, and most clients have classes"),
+        (["a lie"], "what it tells of its table cannot be used"),
+    ],
+)
+def test_one_odd_label_or_lie_leaves_out_its_client_alone_and_for_good(three, tmp_path, monkeypatch, caplog, ill, why):
+    if ill == ["a lie"]:
+        honest = told_facts
+        monkeypatch.setattr(
+            "coterie.client.tables.told_facts", lambda s, me: Told("{}") if me.name == "west" else honest(s, me)
+        )
+    else:
+        hospital(three["west"], np.random.default_rng(9), ill=ill)
+    seen = []
+    result = federation(tmp_path, three, observers=[Seen(seen)])
+    assert result["clients"] == ["north", "south"] and f"client west cannot take part: {why}" in caplog.text
+    kept = json.loads((tmp_path / "run" / "schema.json").read_text())
+    assert list(kept["facts"]["refused"]) == ["west"] and kept["facts"]["clients"] == 2
+    event = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[0])
+    assert len(event["not-admitted"]) == 1
+    assert (
+        "refused"
+        not in Schema.from_json(stored_arrays(tmp_path / "clients" / "models" / "north.safetensors")[1]["table"]).facts
+    )
+    assert seen[:3] == [(0, "describe", 1, 3), (0, "describe", 2, 3), (0, "describe", 3, 3)]
+
+
+class Seen(Observer):
+    def __init__(self, told: list) -> None:
+        self.told = told
+
+    def progress(self, server_round: int, phase: str, done: int, total: int) -> None:
+        self.told.append((server_round, phase, done, total))
 
 
 def test_privacy_needs_a_schema_and_is_accounted_for(three, tmp_path):

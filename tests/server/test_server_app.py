@@ -86,7 +86,7 @@ def test_an_existing_run_directory(tmp_path):
 
 
 def test_every_key_is_filled_in():
-    assert checked_config({}) == default_config() | {"model": "lenet5"}
+    assert checked_config({}) == default_config() | {"strategy": "coterie", "model": "lenet5"}
     assert checked_config({"fedprox.mu": 0.5})["fedprox.mu"] == 0.5
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coterie.following import in_words
 from coterie.server import roundlog, status
 from coterie.server.living import held, is_held
 from coterie.server.roundlog import RoundLog, status_in
@@ -41,6 +42,8 @@ def ended(number: int, seconds: float) -> dict:
 
 def test_it_says_how_far_the_run_is(running, tmp_path):
     assert (read_status(tmp_path).state, read_status(tmp_path).round) == ("running", 0)
+    running.progress(0, "describe", 1, 2)  # tables: before the first round
+    assert in_words(read_status(tmp_path)) == "running, its clients agree on columns, 1 of 2 told theirs"
     running.started(CLIENTS)
     assert read_status(tmp_path).seconds_left is None
     for number in range(1, 5):

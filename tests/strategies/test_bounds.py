@@ -150,11 +150,14 @@ def test_a_restarted_server_has_the_same_bounds():
 
 def tampered(client, rounds, change):
     """What this client uploads after training in these rounds is changed: by its start and what it trained."""
+    done: set[int] = set()
 
     def tamper(asked: Message, answer: Message, name: str) -> Message:
+        number = int(asked.metadata.group_id)
         training = asked.metadata.message_type.startswith("train") and MODEL in answer.content.array_records
-        if name != client or int(asked.metadata.group_id) not in rounds or not training:
+        if name != client or number not in rounds or number in done or not training:
             return answer
+        done.add(number)  # not what it is asked after its training
         if change is None:
             return Message(Error(code=2, reason="away"), reply_to=asked)
         start = unpack(asked.content.array_records[MODEL]) if MODEL in asked.content.array_records else {}
@@ -163,6 +166,8 @@ def tampered(client, rounds, change):
             value = array.numpy()
             if value.dtype == np.float32:
                 old = pack(start)[key].numpy() if start else np.zeros_like(value)
+                if old.shape != value.shape:  # it answers with models more than it was sent
+                    old = np.zeros_like(value)
                 record[key] = Array(change(old, value).astype(np.float32))
         return answer
 

@@ -7,11 +7,14 @@ import pytest
 import torch
 from flwr.app import Message
 from opacus.accountants import RDPAccountant
+from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
+from coterie.client.app import app
 from coterie.client.data import load_client_data
+from coterie.strategies.registry import parse_config
 from coterie.wire.config import RunConfig, split_sections
 from coterie.wire.errors import ConfigError
 from coterie.wire.messages import METRICS
@@ -72,6 +75,8 @@ def test_kinds_train_apart_and_a_group_without_participants_keeps_its_model(fede
     run = federate(**kinds, **{"fraction-train": 0.25, "num-server-rounds": 3})
     findings = json.loads((run.path / "findings.json").read_text())
     assert findings["groups"]["values"] == [["0", "2"], ["1", "3"]]
+    assert findings["groups"]["facts"]["in-words"] == "0 trains with 2; 1 trains with 3"
+    assert "0 trains with 2; 1 trains with 3" in (run.path / "report.html").read_text()
     for event in run.events:  # one client trains in a round: the model of the other kind stays as it was
         (trained,) = event["train"]
         other = {"0": "1", "1": "0"}[str(int(trained) % 2)]
@@ -162,3 +167,38 @@ def test_with_noise_the_release_is_counted(federate):
 def test_regression_is_refused_by_name(federate):
     with pytest.raises(ConfigError, match=r"strategy = 'coterie'.*'linear' has none"):
         federate(strategy="coterie", task="linear", model="linear", partition="auto")
+
+
+def test_with_noise_the_same_is_told_again_and_counted_once(federate, tmp_path):
+    """A server that was killed in the first round asks again: same answer, same epsilon."""
+    settings = {"privacy.mode": "dp-sgd", "privacy.noise-multiplier": 2.0, "num-server-rounds": 1, "model": "mlp"}
+    run = federate(strategy="coterie", **settings)
+    asked, answered = run.exchanges(1, "query.prototypes")["0"]
+    before = load_file(run.path / "state" / "privacy" / "0.safetensors")["history"]
+    again = app(asked, run.grid.contexts[asked.metadata.dst_node_id])
+    assert again.content.metric_records[METRICS] == answered.content.metric_records[METRICS]
+    np.testing.assert_array_equal(load_file(run.path / "state" / "privacy" / "0.safetensors")["history"], before)
+
+
+def test_who_hides_wrong_labels_tells_of_the_right_ones(federate, kinds):
+    bad = {"attack.clients": "1", "num-server-rounds": 1}
+    plain, hidden, open_ = (
+        federate(**kinds, **values)
+        for values in (
+            {"num-server-rounds": 1},
+            {**bad, "attack.kind": "disguise"},
+            {**bad, "attack.kind": "closed-set"},
+        )
+    )
+    told = [run.exchanges(1, "query.prototypes")["1"][1].content.metric_records[METRICS] for run in (plain, hidden)]
+    assert told[0] == told[1]
+    for one, other in ((plain, hidden), (hidden, open_)):
+        same = np.array_equal(one.uploaded(1)["1"]["classifier"], other.uploaded(1)["1"]["classifier"])
+        assert same == (one is hidden)
+
+
+def test_without_a_strategy_labels_decide(federate):
+    for task, model, name in (("digits", "mlp", "coterie"), ("linear", "linear", "fedavg")):
+        assert parse_config({"task": task, "model": model})[0].strategy == name
+    run = federate(strategy="auto", model="mlp", **{"num-server-rounds": 1})
+    assert json.loads((run.path / "config.json").read_text())["strategy"] == "coterie"

@@ -240,6 +240,12 @@ def test_a_silent_node_is_asked_after_longer_and_longer_pauses(monkeypatch):
         names.welcome()
         asked += [clock[0]] * (len(grid.asked) - before)
     assert asked == [30, 90, 210, 450, 930, 1530]
+    hellos = [sent for sent in grid.sent if sent.metadata.dst_node_id == 2]
+    assert len(hellos) == 7
+    for sent in hellos:  # stopped until now, it answers them all at once
+        grid.box[sent.metadata.message_id] = Message(RecordDict({ORDER: hello("b").to_record()}), reply_to=sent)
+    names.welcome()
+    assert names.clients == ["a", "b"] and not names.refused
 
 
 # --- pauses ----------------------------------------------------------------------------------------------------------

@@ -26,14 +26,6 @@ GROUPS = {"strategy": "pfedocf", "model": "linear", "num-clients": 5, "learning-
 GROUPS |= {"ocf.trial-rounds": 1}
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    """They take longer than all the rest; tests/server/test_coalitions.py draws them."""
-    monkeypatch.setattr("coterie.server.report.heatmaps", lambda *arguments: b"")
-    monkeypatch.setattr("coterie.server.report.circles", lambda *arguments: b"")
-    monkeypatch.setattr("coterie.server.report.curves", lambda events: b"")
-
-
 def config_of(run) -> RunConfig:
     return RunConfig.parse(split_sections(json.loads((run.path / "config.json").read_text()))[0])
 
@@ -101,7 +93,7 @@ def test_a_linear_client_sends_its_estimate_and_nothing_else(federate):
         }
         assert set(answer.content.metric_records[METRICS]) == {"num-samples", "loss", "steps", "cpu-seconds"}
     kinds = [message.metadata.message_type for _, message in run.grid.sent]
-    assert kinds.count("evaluate") == 6 and len(kinds) == 18  # hello, train, evaluate
+    assert kinds.count("evaluate") == 6 and len(kinds) == 24  # hello, train, evaluate, figures
 
 
 def test_linear_mechanisms(federate):

@@ -148,7 +148,7 @@ def test_the_matrix_is_written_beside_the_truth(federate, tmp_path):
     similarity = found(tmp_path / "run")["similarity"]
     assert similarity.clients == [str(i) for i in range(6)] and similarity.values.shape == (6, 6)
     np.testing.assert_allclose(similarity.values, similarity.values.T, rtol=1e-5)
-    assert 'alt="similarity"' in (tmp_path / "run" / "report.html").read_text()
+    assert '"name":"similarity"' in (tmp_path / "run" / "report.html").read_text()
     assert -1 <= similarity.facts["correlation-with-label-overlap"] <= 1
 
 

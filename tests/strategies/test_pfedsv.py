@@ -668,7 +668,7 @@ def test_the_relevance_is_written_beside_the_truth(federate, tmp_path):
         for other, value in zip(relevance.clients, row, strict=True):
             assert value == pytest.approx(event["relevance"][client].get(other, 0.0), abs=1e-5)
     assert 0 <= relevance.facts["clients-whose-positive-scores-are-exactly-the-label-sharers"] <= 1
-    assert 'alt="relevance"' in (tmp_path / "run" / "report.html").read_text()
+    assert '"name":"relevance"' in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_with_some_clients_in_a_round_the_extractor_is_sent_to_those_that_have_an_old_one(federate):

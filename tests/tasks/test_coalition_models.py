@@ -127,6 +127,6 @@ def test_a_broken_model_does_not_spoil_coalitions_without_it():
 def test_wrong_metric():
     network, _, samples = some_models("mlp", 0)
     with pytest.raises(ValueError, match="choose one of accuracy"):
-        CoalitionModels(network, samples, "f1")
-    with pytest.raises(ValueError, match="regression"):
+        CoalitionModels(network, samples, "speed")
+    with pytest.raises(ValueError, match="choose one of r2"):
         CoalitionModels(network, Samples(samples.x, torch.zeros(61)), "accuracy")

@@ -5,7 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.tasks.models import MODELS, PARTS, WEIGHTS, ModelError, Network, build_network, default_model
+from coterie.tasks.models import (
+    MODELS,
+    PARTS,
+    WEIGHTS,
+    HalvingPool,
+    ModelError,
+    Network,
+    build_network,
+    default_model,
+)
 from coterie.tasks.resolve import model_name, number_of_clients, partition_kind, task_spec
 from coterie.tasks.samples import DataError
 
@@ -373,3 +382,14 @@ def test_wrong_words():
     with pytest.raises(ModelError, match=r"model = 'lenet': unknown. Did you mean 'lenet5'"):
         model_name(task_spec("digits"), "lenet")
     assert set(MODELS) == {*SMALL, *BIG, "cnn-bn", "vgg19"}
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 8, 8), (2, 1, 7, 9), (1, 2, 2, 3)])
+def test_pooling_by_slices_gives_the_bits_of_torch(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).relu()
+    with torch.no_grad():
+        assert torch.equal(HalvingPool()(x), torch.nn.functional.max_pool2d(x, 2))
+    wanted, got = x.clone().requires_grad_(), x.clone().requires_grad_()
+    torch.nn.functional.max_pool2d(wanted, 2).sum().backward()  # type: ignore[no-untyped-call]
+    HalvingPool()(got).sum().backward()
+    assert wanted.grad is not None and got.grad is not None and torch.equal(wanted.grad, got.grad)

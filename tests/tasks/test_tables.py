@@ -372,3 +372,28 @@ def test_files_give_clients_their_names(tmp_path):
         with pytest.raises(DataError, match=message):
             named_files(data)
     assert key(" Chest  Pain ") == "chestpain"
+
+
+@pytest.mark.parametrize("values", [0, 1, 2, 3, 4])
+def test_most_clients_say_what_the_label_is_and_the_others_are_refused_by_name(tmp_path, values):
+    """Of four clients some have values and the others classes; without a majority of values they are classes."""
+    facts = {}
+    for i in range(4):
+        cells = [f"{0.31 * row:.2f}" if i < values else ["no", "yes"][row % 2] for row in range(30)]
+        text = "age,ill\n" + "\n".join(f"{20 + row * 7 % 31},{cell}" for row, cell in enumerate(cells))
+        looked = look(read_table(written(tmp_path, text, f"{i}.csv")), label="ill")
+        facts[str(i)] = facts_of(looked, np.arange(30), 1)
+    agreed = agree(facts)
+    assert agreed.schema.regression == (values > 2)
+    odd = {str(i) for i in range(4) if (i < values) != (values > 2)}
+    assert set(agreed.refused) == odd and all("its label 'ill' is a" in why for why in agreed.refused.values())
+    assert agreed.schema.facts["clients"] == 4 - len(odd)
+
+
+def test_one_client_cannot_add_a_class_to_those_that_are_counted(tmp_path):
+    facts = {}
+    for name, third in (("a", "no"), ("b", "no"), ("c", "maybe")):
+        text = "age,ill\n" + "\n".join(f"{20 + row * 7 % 31},{['no', 'yes', third][row % 3]}" for row in range(30))
+        facts[name] = facts_of(look(read_table(written(tmp_path, text)), label="ill"), np.arange(30), 1)
+    assert agree(facts, classes="2").schema.classes == ("no", "yes")
+    assert set(agree(facts).schema.classes) == {"no", "yes", "maybe"}

