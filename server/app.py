@@ -19,7 +19,7 @@ from coterie.server.report import NoPage, write_report
 from coterie.server.results import judged_in_words
 from coterie.server.roundlog import RoundLog
 from coterie.server.rundir import RunDirectory, begun_run_dir, new_run_dir
-from coterie.server.status import StatusFile
+from coterie.server.status import StatusFile, told_first
 from coterie.strategies.judging import judge
 from coterie.strategies.observer import Observer
 from coterie.strategies.registry import method_of, parse_config, section_of
@@ -56,7 +56,7 @@ def main(grid: Grid, context: Context) -> None:
     path = begun_run_dir(config) or new_run_dir(config)
     config["run-dir"] = str(path)
     log.info("run directory: %s", path)
-    with noted(context.run_id, config, len(read_events(path))):
+    with noted(context.run_id, config, len(read_events(path))), told_first(path):
         result = run(grid, config, path, [RoundLog(int(config["num-server-rounds"]))])
     if result["mean-test-accuracy"]:
         log.info("mean test accuracy: %s", result["mean-test-accuracy"])

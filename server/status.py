@@ -9,12 +9,15 @@ import dataclasses
 import json
 import os
 import platform
+import signal
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -28,8 +31,8 @@ from coterie.wire.messages import Hello
 FILE, STOP = "status.json", "stop"
 WRITE_SECONDS = 0.5  # between two versions of it
 ROUNDS_TIMED = 5  # the last ones, for the time of the next
-BY_COMMAND = "by `coterie stop`"
-STOPPED_BY = {RunStopped: BY_COMMAND, KeyboardInterrupt: "by a signal", SystemExit: "by its server"}  # Flower exits so
+BY_COMMAND, BY_SERVER = "by `coterie stop`", "by its server"
+STOPPED_BY = {RunStopped: BY_COMMAND, KeyboardInterrupt: "by a signal", SystemExit: BY_SERVER}  # Flower exits so
 State = Literal["pending", "running", "finished", "failed", "stopped", "died", "unfinished"]
 
 
@@ -127,18 +130,38 @@ class StatusFile(Observer):
         (self.path / STOP).unlink(missing_ok=True)
 
     def _write(self, force: bool = False) -> None:
-        """A status that cannot be written harms nothing: a full disk is told by the files that matter."""
         if not force and time.monotonic() - self.written < WRITE_SECONDS:
             return
         self.written = time.monotonic()
-        self.status.updated = time.time()
-        new = self.path / f".{FILE}"
-        try:
-            new.write_text(json.dumps(dataclasses.asdict(self.status), indent=2) + "\n")
-            new.replace(self.path / FILE)
-        except OSError:
-            with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
+        _write(self.path, self.status)
+
+
+@contextlib.contextmanager
+def told_first(run_dir: Path) -> Iterator[None]:
+    """Within, a signal that ends this process is in the status before Flower acts on it.
+
+    Flower uploads the log before it raises SystemExit here, and on a busy machine it ends the process before it comes to that.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        status = _read(run_dir)
+        if status.state == "running":
+            _write(run_dir, dataclasses.replace(status, state="stopped", why=BY_SERVER, waiting=None, phase=""))
+        signal.signal(number, before[number])
+        signal.raise_signal(number)
+
+    for number in numbers:
+        signal.signal(number, tell)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def versions() -> dict[str, str]:
@@ -167,6 +190,18 @@ def _read(run_dir: Path) -> Status:
         return TypeAdapter(Status).validate_json((run_dir / FILE).read_bytes())
     except (OSError, ValueError):  # an old run, or made by something else
         return Status()
+
+
+def _write(run_dir: Path, status: Status) -> None:
+    """A status that cannot be written harms nothing: a full disk is told by the files that matter."""
+    status.updated = time.time()
+    new = run_dir / f".{FILE}"
+    try:
+        new.write_text(json.dumps(dataclasses.asdict(status), indent=2) + "\n")
+        new.replace(run_dir / FILE)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
 
 
 def ask_to_stop(run_dir: Path) -> None:

@@ -18,7 +18,7 @@ from coterie.following import in_words
 from coterie.server import roundlog, status
 from coterie.server.living import held, is_held
 from coterie.server.roundlog import RoundLog, status_in
-from coterie.server.status import Status, StatusFile, ask_to_stop, read_status
+from coterie.server.status import Status, StatusFile, ask_to_stop, read_status, told_first
 from coterie.strategies.observer import Waiting
 from coterie.wire.errors import ConfigError, NoQuorum, RunStopped
 from coterie.wire.messages import Hello
@@ -72,6 +72,28 @@ def test_every_end_is_told(error, state, why, running, tmp_path):
     running.started(CLIENTS)
     running.ended({}) if error is None else running.failed(error)
     assert (read_status(tmp_path).state, read_status(tmp_path).why) == (state, why)
+
+
+def test_a_stop_is_told_before_the_server_acts_on_it(running, tmp_path):
+    """Whoever handles the signal may end the process without another word."""
+    script = f"""
+import os, signal, sys
+from pathlib import Path
+from coterie.server.status import told_first
+signal.signal(signal.SIGINT, lambda number, frame: os._exit(7))
+with told_first(Path({str(tmp_path)!r})):
+    signal.raise_signal(signal.SIGINT)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60)
+    assert done.returncode == 7
+    assert (read_status(tmp_path).state, read_status(tmp_path).why) == ("stopped", "by its server")
+
+
+def test_a_stop_changes_nothing_of_a_run_that_has_ended(running, tmp_path):
+    running.ended({})
+    with pytest.raises(KeyboardInterrupt), told_first(tmp_path):
+        signal.raise_signal(signal.SIGINT)
+    assert read_status(tmp_path).state == "finished"
 
 
 def test_it_stops_when_it_is_asked_to(running, tmp_path):
