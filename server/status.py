@@ -146,7 +146,7 @@ def told_first(run_dir: Path) -> Iterator[None]:
         yield
         return
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
 
     def tell(number: int, frame: FrameType | None) -> None:
         status = _read(run_dir)
