@@ -68,7 +68,7 @@ def ask_next(relevance: ArrayLike, ages: ArrayLike, k: int, rng: np.random.Gener
     k - ⌊k/2⌋ places are for the best positive scores. The rest are for those who were never judged, in random order, then
     for those who were not for 5 rounds, the oldest first. Places that are left go to more positive scores. All of the
     never judged are asked as soon as they fit into the k places: up to 2k others are known after two rounds. A single
-    place is for the best, but not twice in a row as long as somebody waits.
+    place is for the best, but as long as somebody waits not right after one was asked who helped.
     """
     scores = checks.finite_array("relevance", relevance, ndim=1)
     old = _ages(ages, scores.size)
@@ -80,7 +80,7 @@ def ask_next(relevance: ArrayLike, ages: ArrayLike, k: int, rng: np.random.Gener
     places = k - k // 2
     if unknown <= k:
         places = min(places, k - unknown)
-    if k == 1 and waiting and best and old[best[0]] == 0:
+    if k == 1 and waiting and any(old[j] == 0 for j in best):
         places = 0
     chosen = best[:places]
     chosen += [j for j in waiting if j not in chosen][: k - len(chosen)]

@@ -71,7 +71,8 @@ def test_between_the_least_and_the_greatest(data):
     variances = average([{"v": abs(row)} for row in values], weights)["v"]
     assert (variances >= 0).all()
     expected = (weights[:, None] / weights.sum() * values.astype(np.float64)).sum(axis=0)
-    np.testing.assert_allclose(mean, expected, rtol=1e-6, atol=1e-6 * float(abs(values).max()))
+    smallest = float(np.finfo(np.float32).smallest_subnormal)  # below it nothing is told apart
+    np.testing.assert_allclose(mean, expected, rtol=1e-6, atol=1e-6 * float(abs(values).max()) + smallest)
 
 
 def test_mean_metrics():
