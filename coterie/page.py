@@ -85,14 +85,14 @@ class Page:
 class Live:
     """The application, for as many as look at the same run."""
 
-    def __init__(self, place: Path, host: str = "") -> None:
+    def __init__(self, place: Path, host: str = Page.host) -> None:
         self.followed = Followed(place)
         self.looking = asyncio.Lock()
         self.looked = -1e9  # when
         self.over = asyncio.Event()  # it will not be served any more
         self.listeners = 0
         routes = [Route("/", self.page), Route("/events", self.events)]
-        self.app = Guarded(Starlette(routes=routes), {host, "localhost", socket.gethostname().lower()})
+        self.app = Guarded(Starlette(routes=routes), {host.lower(), "localhost", socket.gethostname().lower()})
 
     async def look(self) -> None:
         """One for all listeners, in a thread: a large run takes a while to read."""
