@@ -79,7 +79,7 @@ class Page:
         name = socket.gethostname() if address.is_unspecified else self.host
         say(f"live page: http://{f'[{name}]' if ':' in name else name}:{opened.getsockname()[1]}/")
         if not address.is_loopback:
-            say("it is open to all who reach this machine, without a password and without TLS")
+            say("whoever reaches this address can look: there is no password and no TLS")
 
 
 class Live:
