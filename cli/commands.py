@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import coterie
+from coterie.cli.follow import page_at
 from coterie.cli.options import given_values, parse_list, parse_seeds
 from coterie.cli.show import say, show, show_matrix
 
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
     from coterie.tasks.personal import PersonalModel
 
 
-def run(settings: tuple[str, ...], workers: int | None, **options: Any) -> None:
+def run(
+    settings: tuple[str, ...], workers: int | None, watch: bool, host: str, port: int | None, **options: Any
+) -> None:
     from coterie.runtime.foreground import stoppable
 
+    page = page_at(host, port, "watch", watch)
     with _ended_by_signals("finished rounds are in the run directory"), stoppable():
-        done = coterie.run(settings=given_values(options, settings), workers=workers)
+        done = coterie.run(settings=given_values(options, settings), workers=workers, page=page)
     _show_run(done)
 
 
@@ -194,11 +198,20 @@ def _ask_about_table(personal: "PersonalModel", data: str) -> tuple[list[str], "
     return [str(i) for i in range(len(rows))], found
 
 
-def up(settings: tuple[str, ...], control_port: int | None, fleet_port: int | None, **options: Any) -> None:
+def up(
+    settings: tuple[str, ...],
+    control_port: int | None,
+    fleet_port: int | None,
+    watch: bool,
+    host: str,
+    port: int | None,
+    **options: Any,
+) -> None:
     from coterie import deploy
 
+    page = page_at(host, port, "watch", watch)
     with _ended_by_signals():
-        done = deploy.up(given_values(options, settings), control_port, fleet_port)
+        done = deploy.up(given_values(options, settings), control_port, fleet_port, page=page)
     _show_run(done)
 
 

@@ -9,6 +9,7 @@ from coterie.cli.show import say, show
 from coterie.wire.errors import ConfigError, RunFailed
 
 if TYPE_CHECKING:
+    from coterie.page import Page
     from coterie.remote import Remote
 
 
@@ -28,7 +29,10 @@ def runs(place: str, server: str, root_certificates: str) -> None:
         say(f"no runs {f'on {server}' if server else f'in {place}' if place else 'in runs and server/runs here'}")
 
 
-def watch(run: str, server: str, root_certificates: str) -> None:
+def watch(run: str, server: str, root_certificates: str, web: bool, host: str, port: int | None) -> None:
+    page = page_at(host, port, "web", web)
+    if page:
+        return _serve(run, server, page)
     try:
         from coterie.following import the_running, watch_run
         from coterie.runs import open_run
@@ -41,6 +45,29 @@ def watch(run: str, server: str, root_certificates: str) -> None:
             show(table for table in (done.result_table(), done.gain_table()) if table)
     except KeyboardInterrupt:
         say("not watched any more; the run goes on")
+
+
+def page_at(host: str, port: int | None, flag: str, wanted: bool) -> "Page | None":
+    if not wanted:
+        if host or port:
+            raise ConfigError(f"{'host' if host else 'port'}: is where the live page is to be; give --{flag}, too")
+        return None
+    from coterie.page import Page
+
+    return Page(host or Page.host, port or 0)
+
+
+def _serve(run: str, server: str, page: "Page") -> None:
+    from coterie.following import the_running
+    from coterie.page import serve
+
+    if server:
+        raise ConfigError(f"server = {server!r}: the page is made from a run directory; begin it where that is")
+    place = Path(run).expanduser() if run else the_running().path
+    if not place.is_dir():
+        raise ConfigError(f"{run}: there is no such directory; `coterie runs` lists those of runs")
+    serve(place.absolute(), page)
+    say("the page is gone; the run is not touched")
 
 
 def stop(run: str, server: str, root_certificates: str) -> None:

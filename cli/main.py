@@ -28,6 +28,18 @@ def _text(name: str, metavar: str, text: str, panel: str | None = None) -> click
     return option(name, text, panel, default="", show_default=False, metavar=metavar)
 
 
+def _page(flag: str, text: str) -> list[click.Parameter]:
+    return [
+        option(flag, text, PLACES, is_flag=True, default=False, show_default=False),
+        _text("host", "ADDRESS", "Where that page is to be seen. Default: on this machine only, 127.0.0.1.", PLACES),
+        _port("port", "And at which port. Default: a free one."),
+    ]
+
+
+WATCH = "Show the run in the browser while it goes: a page at an address that is printed."
+WEB = "Show the run, or the newest one in a directory of runs, in the browser: a page at an address that is printed."
+
+
 def _configured(leave_out: tuple[str, ...] = ()) -> list[click.Parameter]:
     from coterie.cli.options import config_options  # knows every method, and so imports torch
 
@@ -90,6 +102,7 @@ def _processes() -> list[click.Parameter]:
         *_configured(("num-clients",)),
         _port("control-port", "Where runs are submitted, on this machine only. Default: a free one."),
         _port("fleet-port", "Where clients connect, over gRPC with TLS. Default: a free one."),
+        *_page("watch", WATCH),
     ]
 
 
@@ -204,7 +217,7 @@ COMMANDS = [
     LazyCommand(
         "run",
         "commands:run",
-        lambda: [*_configured(), _workers()],
+        lambda: [*_configured(), _workers(), *_page("watch", WATCH)],
         """Run one method, simulated on this machine, and write a run directory.
 
 Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`""",
@@ -268,8 +281,8 @@ Example: `coterie runs --server 127.0.0.1:8000 --root-certificates keys/ca.crt`"
     LazyCommand(
         "watch",
         "follow:watch",
-        lambda: [argument("run", "[RUN]", RUN_TEXT, required=False), *_elsewhere()],
-        """Follow a run to its end. Ctrl-C ends the watching, not the run.
+        lambda: [argument("run", "[RUN]", RUN_TEXT, required=False), *_elsewhere(), *_page("web", WEB)],
+        """Follow a run to its end, in the terminal or with `--web` in the browser. Ctrl-C ends the watching, not the run.
 
 Example: `coterie watch runs/20261116-120000-fedavg-digits`""",
     ),

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.comparison import compare as compare
     from coterie.following import list_runs as list_runs
+    from coterie.page import Page as Page
     from coterie.resuming import resume as resume
     from coterie.runs import Comparison as Comparison
     from coterie.runs import Run as Run
@@ -47,6 +48,7 @@ _LAZY = {  # name -> the module that has it
     "CoterieError": "coterie.wire.errors",
     "Finding": "coterie.strategies.findings",
     "Observer": "coterie.strategies.observer",
+    "Page": "coterie.page",
     "Run": "coterie.runs",
     "RunFailed": "coterie.wire.errors",
     "compare": "coterie.comparison",
@@ -128,6 +130,7 @@ __all__ = [
     "CoterieError",
     "Finding",
     "Observer",
+    "Page",
     "Run",
     "RunFailed",
     "__version__",

@@ -23,6 +23,7 @@ from typing import IO
 import httpx
 
 from coterie.client.data import has_table
+from coterie.page import Page, beside
 from coterie.progress import RunProgress, progress_of
 from coterie.runs import Run
 from coterie.runtime.control import Control, bundle
@@ -56,7 +57,11 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def up(
-    values: Mapping[str, Value], control_port: int | None = None, fleet_port: int | None = None, progress: bool = True
+    values: Mapping[str, Value],
+    control_port: int | None = None,
+    fleet_port: int | None = None,
+    progress: bool = True,
+    page: Page | None = None,
 ) -> Run:
     """One run as real processes on this machine; they end with it, and with a signal, which raises `Stopped`."""
     config = prepare(values)
@@ -73,7 +78,8 @@ def up(
     with stoppable():
         run_dir = new_run_dir(config)
         config |= {"run-dir": str(run_dir), "run-id": secrets.token_hex(8)}
-        return _up(config, run_dir, (control_port, fleet_port), progress)
+        with beside(run_dir, page):
+            return _up(config, run_dir, (control_port, fleet_port), progress)
 
 
 def _check_fold(settings: RunConfig) -> None:

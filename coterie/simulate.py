@@ -1,5 +1,6 @@
 """One method, simulated on this machine."""
 
+import contextlib
 import difflib
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ from coterie.client.data import has_table, partitioned
 from coterie.client.participant import pick_device
 from coterie.folds import run_folds
 from coterie.manners import tame_torch
+from coterie.page import Page, beside
 from coterie.progress import RunProgress, log_to, progress_of
 from coterie.runs import Run
 from coterie.runtime.simulation import SimulationGrid, Workers
@@ -49,6 +51,7 @@ def run(
     workers: int | None = None,
     progress: bool = True,
     observers: str | Sequence[Observer] = (),
+    page: Page | None = None,
     **keys: Value,
 ) -> Run:
     """Run one method, simulated on this machine, and write a run directory.
@@ -63,7 +66,8 @@ def run(
     underscores (docs/reference/settings.md); `settings` are those of a method, of `attack` and `privacy`, by their full names.
     `run_dir` must be new; "" makes one under runs/. `workers` processes do the clients' work, and results do not depend on
     their number; None is one per core, 0 none. `progress=False` is silent. `observers` hear how the run goes: names
-    ("tensorboard,mlflow") or objects. Runs of several threads take turns.
+    ("tensorboard,mlflow") or objects. `page=coterie.Page()` shows the run in a browser while it goes. Runs of several threads
+    take turns.
 
     Raises CoterieError for what you can mend, and OSError for files and disks.
     """
@@ -75,8 +79,9 @@ def run(
         given["observers"], observers = observers, ()
     config = prepare({**given, **configuration(keys, settings, run)})
     pick_device(str(config["device"]))
-    with worker_pool(workers) as pool:
+    with worker_pool(workers) as pool, contextlib.ExitStack() as stack:
         directory = new_run_dir(config)
+        stack.enter_context(beside(directory, page))
         title = f"{config['strategy']} on {config['task']}"
 
         def one_run(values: Mapping[str, Value], place: Path) -> Run:

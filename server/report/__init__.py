@@ -20,9 +20,21 @@ from coterie.server.report.words import summary
 from coterie.wire.errors import CoterieError
 from coterie.wire.files import write_atomically
 
-__all__ = ["best_of", "chart", "command_of", "read_run", "run_data", "write_comparison", "write_page", "write_report"]
+__all__ = [
+    "best_of",
+    "chart",
+    "command_of",
+    "content_of",
+    "page_text",
+    "read_run",
+    "run_data",
+    "write_comparison",
+    "write_page",
+    "write_report",
+]
 
-SCRIPTS = ("base.js", "charts.js", "matrix.js", "page.js")
+LIVE = "live.js"
+SCRIPTS = ("base.js", "charts.js", "matrix.js", LIVE, "page.js")
 MOST_BYTES = (
     3_000_000  # of the runs of a comparison; of those beyond, the page has no matrices and no curves of clients
 )
@@ -34,17 +46,21 @@ class NoPage(CoterieError):
 
 def write_report(run_dir: Path, output: Path | None = None) -> Path:
     """Make `report.html` anew from what is in the run directory, there or elsewhere."""
+    return write_page(output or run_dir / "report.html", **content_of(run_dir))
+
+
+def content_of(run_dir: Path) -> dict[str, Any]:
+    """What the page of a run has in it."""
     run = run_data(run_dir)
     config, _ = read_run(run_dir)
     done, planned = run["rounds-done"], run["rounds-planned"]
-    return write_page(
-        output or run_dir / "report.html",
-        title=f"{run['strategy']} on {run['task']}",
-        about=f"{done} of {planned} rounds, {len(run['clients'])} clients, seed {run['seed']}",
-        sentences=summary(run),
-        runs=[run],
-        command=command_of(config),
-    )
+    return {
+        "title": f"{run['strategy']} on {run['task']}",
+        "about": f"{done} of {planned} rounds, {len(run['clients'])} clients, seed {run['seed']}",
+        "sentences": summary(run),
+        "runs": [run],
+        "command": command_of(config),
+    }
 
 
 def write_comparison(
@@ -102,15 +118,13 @@ def chart(title: str, x: str, y: str, lines: Mapping[str, tuple[Any, Any]], **ho
     return {"title": title, "x": x, "y": y, "lines": drawn, **how}
 
 
-def write_page(
-    path: Path,
-    *,
-    title: str,
-    about: str,
-    sentences: Sequence[str] = (),
-    **content: Any,
-) -> Path:
-    """One page with this title and content; `content` is what page.js reads."""
+def write_page(path: Path, **content: Any) -> Path:
+    write_atomically(path, page_text(**content).encode("utf-8", "replace"))
+    return path
+
+
+def page_text(*, title: str, about: str, sentences: Sequence[str] = (), **content: Any) -> str:
+    """One page with this title and content; `content` is what page.js reads. With `live`, live.js follows a run."""
     data = json.dumps({"title": title, "about": about, **content}, ensure_ascii=False, separators=(",", ":"))
     parts = {
         "title": escape(title),
@@ -118,11 +132,9 @@ def write_page(
         "sentence": escape(" ".join(sentences) or title),
         "style": _file("page.css"),
         "data": data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"),
-        "script": "\n".join(_file(name) for name in SCRIPTS),
+        "script": "\n".join(_file(name) for name in SCRIPTS if name != LIVE or "live" in content),
     }
-    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _file("page.html"))
-    write_atomically(path, page.encode("utf-8", "replace"))
-    return path
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _file("page.html"))
 
 
 def _file(name: str) -> str:

@@ -274,6 +274,7 @@ function build() {
   state.listeners = [];
   tools();
   chips();
+  if (DATA.live) liveCard();
   if (run()) oneClient();
   methodsCards();
   if (run()) runCards();
@@ -284,6 +285,7 @@ function build() {
 DATA.runs = DATA.runs || [];
 build();
 fromAddress();
+if (DATA.live) follow();
 let waiting = 0;
 window.addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(() => state.pictures.forEach((picture) => picture.resized())); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => state.pictures.forEach((picture) => picture.paint()));

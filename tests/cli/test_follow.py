@@ -128,6 +128,11 @@ def test_following_shows_rounds_and_waits_and_does_not_disturb(tmp_path, monkeyp
         (("runs", "--server", "127.0.0.1:1", "--root-certificates", "none.crt"), "'none.crt': is not there"),
         (("stop", "12", "--server", "127.0.0.1:1", "--root-certificates", "keys/ca.crt"), "cannot be reached"),
         (("runs", "here", "--server", "127.0.0.1:1"), "here: is a directory here"),
+        (("watch", "nowhere", "--web"), "nowhere: there is no such directory"),
+        (("watch", "--port", "8400"), "port: is where the live page is to be; give --web, too"),
+        (("run", "--host", "0.0.0.0"), "host: is where the live page is to be; give --watch, too"),
+        (("watch", "1", "--web", "--server", "127.0.0.1:1"), "the page is made from a run directory"),
+        (("watch", ".", "--web", "--host", "256.0.0.1"), "host = '256.0.0.1', port = 0: the page cannot be there"),
     ],
 )
 def test_mistakes(arguments, expected, coterie, tmp_path):

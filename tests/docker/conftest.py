@@ -49,6 +49,7 @@ class Compose:
         # As the user who runs the tests, so that what is written to `runs` can be removed; root's are written by 1000.
         owner = {"OWNER": f"{os.getuid()}:{os.getgid()}"} if os.getuid() else {}
         self.environment = {**os.environ, "COTERIE_IMAGE": IMAGE, "RUNS": str(runs), **owner, **variables}
+        self.environment.setdefault("PAGE_PORT", "0")  # a free one
 
     def __call__(self, *arguments: str) -> str:
         return output_of([*self.command, *arguments], self.environment)

@@ -1,9 +1,11 @@
 """`docker compose up` as a user types it, and what the image is made of."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]  # the first one builds the image
@@ -62,14 +64,34 @@ def test_every_part_is_confined_and_only_clients_can_be_let_in_from_outside(make
     for name, service in services.items():
         assert service["read_only"] and service["cap_drop"] == ["ALL"], name
         assert service["user"] != "root" or name in ("init", "client")
-        assert "ports" not in service, name
+        assert ("ports" in service) == (name == "page"), name
         assert ("healthcheck" in service) == (name != "run"), name
     assert services["init"]["network_mode"] == "none"
     assert services["client"]["cap_add"] == ["SETUID", "SETGID", "KILL"]  # becomes a user of its own, without any
+    page = services["page"]
+    assert [(port["host_ip"], port["target"]) for port in page["ports"]] == [("127.0.0.1", 8400)]
+    assert [(volume["target"], volume["read_only"]) for volume in page["volumes"]] == [("/runs", True)]
+    assert [name for name, service in services.items() if "page" in service.get("networks", ())] == ["page"]
     opened = config_of(make_compose("docker/devices.yaml"))["services"]
     assert {name: [port["target"] for port in s["ports"]] for name, s in opened.items() if "ports" in s} == {
-        "server": [9092]
+        "server": [9092],
+        "page": [8400],
     }
+
+
+def test_the_page_shows_a_run_and_its_end_on_this_machine(make_compose):
+    compose = make_compose(ROUNDS="2", STRATEGY="fedper", OPTIONS="--model linear")
+    compose("up", "-d", "--wait", "--scale", "client=2", "page", "client", "executor")
+    address = f"http://{compose('port', 'page', '8400').strip()}/"
+    assert address.startswith("http://127.0.0.1:")
+    assert "The run has not begun yet." in httpx.get(address).text
+    code, said = compose.code("run", "--rm", "--no-deps", "-T", "run")
+    assert code == 0, said
+    compose.wait_until(lambda: "fedper on digits" in httpx.get(address).text, "the page shows the run")
+    (run,) = (path for path in compose.runs.iterdir() if not path.name.startswith("."))
+    (sentence,) = re.findall(r'<h1 id="sentence">.*</h1>', (run / "report.html").read_text())
+    compose.wait_until(lambda: sentence in httpx.get(address).text, "the page shows the report")
+    assert httpx.get(address, headers={"Host": "evil.example"}).status_code == 403
 
 
 def test_gpus_are_reserved_for_clients_alone_and_a_pi_is_small(make_compose):

@@ -35,7 +35,8 @@ def test_the_command_in_a_report_runs_it_again(federate, data_of):
     assert command[:2] == ["coterie", "run"]
     context = next(c for c in COMMANDS if c.name == "run").make_context("run", command[2:])
     settings = context.params.pop("settings")
-    context.params.pop("workers")
+    for name in ("workers", "watch", "host", "port"):
+        context.params.pop(name)
     given = given_values(context.params, settings)
     again, config = prepare(given), json.loads((run.path / "config.json").read_text())
     own = ("run-dir", "run-id", "data-root")
