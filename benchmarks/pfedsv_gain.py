@@ -9,7 +9,12 @@ dirichlet-fashion   the same with 2,100 images of Fashion-MNIST, three tenths of
 dirichlet-few    Fashion-MNIST, 20 clients, Dirichlet 0.1, 48 samples to train with and 12 to validate on average, 20 rounds of
                  3 epochs
 pathological     MNIST, 10 clients with two labels each, 20 rounds of 5 epochs, a tenth of the images
+pathological-all    the same with all images but a fifth, which are for testing
 hundred          MNIST, 100 clients with two labels each, 10 % in a round, 60 rounds, a fifth of the images
+fashion-49       Fashion-MNIST, as pathological with 49 samples to train with and 21 to validate
+cifar-42         CIFAR-10, as pathological with 42 samples to train with and 18 to validate
+cifar-540        ... with 540 and 60
+cifar-all        ... with 4,320 and 480
 
 Differences to `local` in points, the mean over seeds and its standard error; how many mixtures were used; how many of the
 downloads were of clients that had been downloaded before.
@@ -33,6 +38,8 @@ CLIENTS, SAMPLES = 12, 140
 SMALL: dict[str, Value] = {"num_server_rounds": 20, "local_epochs": 5, "batch_size": 10, "learning_rate": 0.05}
 PAPER: dict[str, Value] = {"num_server_rounds": 20, "local_epochs": 5, "batch_size": 32, "learning_rate": 0.01}
 TENTH: dict[str, Value] = {"test_fraction": 0.9}
+FEW: dict[str, Value] = {"test_fraction": 0.99, "validation_fraction": 0.3}
+CIFAR: dict[str, Value] = {**PAPER, "learning_rate": 0.1, "task": "cifar10", "partition": "pathological"}
 CELLS: dict[str, dict[str, Value]] = {
     "rotated": {**SMALL, "task": "own", "test_fraction": 0.5, "validation_fraction": 0.3},
     "dirichlet": {**SMALL, "batch_size": 32, "partition": "dirichlet", "dirichlet_alpha": 0.1},
@@ -45,10 +52,15 @@ CELLS: dict[str, dict[str, Value]] = {
         "task": "fashion-mnist", "test_fraction": 0.983, "validation_fraction": 0.2,
     },
     "pathological": {**(PAPER | TENTH), "task": "mnist", "partition": "pathological"},
+    "pathological-all": {**PAPER, "task": "mnist", "partition": "pathological"},
     "hundred": {
         **PAPER, "task": "mnist", "partition": "pathological", "num_clients": 100, "fraction_train": 0.1,
         "num_server_rounds": 60, "test_fraction": 0.8,
     },
+    "fashion-49": {**(PAPER | FEW), "task": "fashion-mnist", "partition": "pathological"},
+    "cifar-42": CIFAR | FEW,
+    "cifar-540": CIFAR | TENTH,
+    "cifar-all": CIFAR,
 }  # fmt: skip
 
 
@@ -111,7 +123,7 @@ def measure(cell: str, seeds: list[int], data: str, forms: list[str]) -> None:
             print(f"{cell}, seed {seed}: local {local:.2f}, {told}", flush=True)
     print(f"{cell}: local {np.mean(alone):.2f}")
     for name, values in differences.items():
-        error = np.std(values, ddof=1) / np.sqrt(len(values))
+        error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
         used, repeated = 100 * np.mean(shares[name], axis=0)
         print(
             f"    {name:6} {np.mean(values):+.2f} ± {error:.2f}   mixtures used {used:.0f} %, repeats {repeated:.0f} %"
