@@ -2,8 +2,8 @@
 
 1. Once, every client tells its labels' mean features under the initial network (games/prototypes.py), and by them clients are
    put into groups of one kind. Who comes later joins the nearest group, or begins its own.
-2. In each group there is a model of its own. Clients train it, and it becomes the geometric median of what they made of it (RFA,
-   Pillutla et al. 2022), so that a few bad ones cannot move it far.
+2. In each group there is a model of its own. Clients train it, and it becomes the mean of what they made of it, in which those
+   far from the geometric median (RFA, Pillutla et al. 2022) count less, so that a few bad ones cannot move it far.
 3. A client's own mixture of labels moves the classifier's biases by log pi_i - log pi_group.
 4. From there the classifier alone is trained on the client's samples; the personal classifier is the mean of both.
 
@@ -40,7 +40,7 @@ from coterie.strategies.fedavg import FedAvg, sample_weights
 from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
 from coterie.strategies.method import MethodSettings, answers, setting
-from coterie.strategies.robust import geometric_median_weights, weights_vector
+from coterie.strategies.robust import geometric_median_weights, near_median_weights, weights_vector
 from coterie.strategies.rounds import Round, by_name
 from coterie.tasks.models import Network
 from coterie.tasks.parts import average
@@ -82,8 +82,10 @@ class Coterie(FedAvg):
 
     class Settings(MethodSettings):
         threshold: float = setting(3.0, "Clients whose T is below it are of one kind. 0: everybody alone.", ge=0.0)
-        mean: Literal["geometric-median", "mean"] = setting(
-            "geometric-median", "How a group's models become one; mean: FedAvg's, which one bad client can move far."
+        mean: Literal["near-median", "geometric-median", "mean"] = setting(
+            "near-median",
+            "How a group's models become one; near-median: those far from the geometric median count less; "
+            "mean: FedAvg's, which one bad client can move far.",
         )
         prior: bool = setting(True, "Move the biases to the client's own mixture of labels.")
         tune_epochs: int = setting(10, "Epochs on the classifier alone; the personal one is half-way there.", ge=0)
@@ -121,9 +123,10 @@ class Coterie(FedAvg):
     def aggregate_group(self, group: str, updates: Mapping[str, Update]) -> dict[str, float]:
         models = [update.parts for update in updates.values()]
         weights = sample_weights(updates.values())
-        if self.settings.mean == "geometric-median":
+        if self.settings.mean != "mean":
+            robust = near_median_weights if self.settings.mean == "near-median" else geometric_median_weights
             masses = np.minimum(weights, most_samples(weights))
-            weights = geometric_median_weights(np.stack([weights_vector(model) for model in models]), masses)
+            weights = robust(np.stack([weights_vector(model) for model in models]), masses)
         self.models[group] = self.models[group] | average(models, weights)
         return by_name(updates, weights)
 
