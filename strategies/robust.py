@@ -20,7 +20,7 @@ from coterie.tasks.parts import as_dtype, average
 from coterie.wire.arrays import Parts
 from coterie.wire.checks import Update
 
-REACH = 1.3  # usual distances from the geometric median: up to there a model counts in full
+REACH = 1.3  # usual distances from the geometric median: up to there a model keeps its weight
 
 
 class RFA(FedAvg):
@@ -62,16 +62,16 @@ def geometric_median_weights(
 
 
 def near_median_weights(points: np.ndarray, masses: np.ndarray) -> np.ndarray:
-    """Weights, summing to 1, of a mean of those near the geometric median. The usual distance from it is the median by mass.
-    Who is within 1.3 times that counts by its mass; who is r times as far as that, by 1/r^4 of it. So a point pulls the less
-    the further it is, where in the geometric median it pulls the same from any distance."""
-    middle = geometric_median_weights(points, masses) @ points
-    distances = np.linalg.norm(points - middle, axis=1)
+    """Those of the geometric median, but less for points that are far from it. The usual distance is the median by mass. Up to
+    1.3 times that nothing changes; who is r times as far as that keeps 1/r^4 of its weight. So a point pulls the less the
+    further it is, where to the geometric median it pulls the same from any distance."""
+    weights = geometric_median_weights(points, masses)
+    distances = np.linalg.norm(points - weights @ points, axis=1)
     order = np.argsort(distances)
     reached = np.cumsum(masses[order])
     near = REACH * distances[order[np.searchsorted(reached, reached[-1] / 2)]]
-    weights = masses * (near / np.maximum(distances, near)) ** 4 if near else masses * (distances == 0)
-    return np.asarray(weights / weights.sum())
+    kept = weights * (near / np.maximum(distances, near)) ** 4 if near else weights
+    return np.asarray(kept / kept.sum())
 
 
 def weights_vector(model: Parts) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 1. Once, every client tells its labels' mean features under the initial network (games/prototypes.py), and by them clients are
    put into groups of one kind. Who comes later joins the nearest group, or begins its own.
-2. In each group there is a model of its own. Clients train it, and it becomes the mean of what they made of it, in which those
-   far from the geometric median (RFA, Pillutla et al. 2022) count less, so that a few bad ones cannot move it far.
+2. In each group there is a model of its own. Clients train it, and it becomes the geometric median of what they made of it (RFA,
+   Pillutla et al. 2022), so that a few bad ones cannot move it far.
 3. A client's own mixture of labels moves the classifier's biases by log pi_i - log pi_group.
 4. From there the classifier alone is trained on the client's samples; the personal classifier is the mean of both.
 
@@ -82,9 +82,9 @@ class Coterie(FedAvg):
 
     class Settings(MethodSettings):
         threshold: float = setting(3.0, "Clients whose T is below it are of one kind. 0: everybody alone.", ge=0.0)
-        mean: Literal["near-median", "geometric-median", "mean"] = setting(
-            "near-median",
-            "How a group's models become one; near-median: those far from the geometric median count less; "
+        mean: Literal["geometric-median", "near-median", "mean"] = setting(
+            "geometric-median",
+            "How a group's models become one; near-median: models far from the others count less still; "
             "mean: FedAvg's, which one bad client can move far.",
         )
         prior: bool = setting(True, "Move the biases to the client's own mixture of labels.")

@@ -92,16 +92,14 @@ def test_a_long_update_does_not_move_the_model_far(federate, strategy):
     assert moved(strategy) < moved("fedavg") / 4
 
 
-def test_mean_near_the_median_by_hand():
-    """Around the origin, by symmetry: four at distance 1 count in full, two at distance 2.6 = 2 x 1.3 a sixteenth each."""
+def test_near_median_by_hand():
+    """Around the origin, by symmetry, the geometric median's weights are as 1 / distance; two at 2.6 = 2 x 1.3 keep 1/16."""
     points = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [2.6, 0.0], [-2.6, 0.0]])
-    share = 1 / (4 + 2 / 16)
-    np.testing.assert_allclose(
-        near_median_weights(points, np.ones(6)), [share] * 4 + [share / 16] * 2, rtol=1e-6, atol=1e-9
-    )
-    np.testing.assert_allclose(
-        near_median_weights(np.ones((4, 3)), np.array([1.0, 1.0, 2.0, 4.0])), [1 / 8, 1 / 8, 1 / 4, 1 / 2]
-    )
+    expected = np.array([1.0] * 4 + [1 / 2.6 / 16] * 2)
+    np.testing.assert_allclose(near_median_weights(points, np.ones(6)), expected / expected.sum(), rtol=1e-6)
+    np.testing.assert_allclose(near_median_weights(points[:4], np.ones(4)), 0.25, rtol=1e-6)  # nobody is far
+    masses = np.array([1.0, 1.0, 2.0, 4.0])
+    np.testing.assert_allclose(near_median_weights(np.ones((4, 3)), masses), masses / 8)
 
 
 def test_near_the_median_the_pull_of_a_bad_third_falls_with_its_distance():
