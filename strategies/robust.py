@@ -20,6 +20,8 @@ from coterie.tasks.parts import as_dtype, average
 from coterie.wire.arrays import Parts
 from coterie.wire.checks import Update
 
+REACH = 1.3  # usual distances from the geometric median: up to there a model keeps its weight
+
 
 class RFA(FedAvg):
     name = "rfa"
@@ -57,6 +59,19 @@ def geometric_median_weights(
             return new
         weights = new
     return weights
+
+
+def near_median_weights(points: np.ndarray, masses: np.ndarray) -> np.ndarray:
+    """Those of the geometric median, but less for points that are far from it. The usual distance is the median by mass. Up to
+    1.3 times that nothing changes; who is r times as far as that keeps 1/r^4 of its weight. So a point pulls the less the
+    further it is, where to the geometric median it pulls the same from any distance."""
+    weights = geometric_median_weights(points, masses)
+    distances = np.linalg.norm(points - weights @ points, axis=1)
+    order = np.argsort(distances)
+    reached = np.cumsum(masses[order])
+    near = REACH * distances[order[np.searchsorted(reached, reached[-1] / 2)]]
+    kept = weights * (near / np.maximum(distances, near)) ** 4 if near else weights
+    return np.asarray(kept / kept.sum())
 
 
 def weights_vector(model: Parts) -> np.ndarray:

@@ -40,7 +40,7 @@ from coterie.strategies.fedavg import FedAvg, sample_weights
 from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
 from coterie.strategies.method import MethodSettings, answers, setting
-from coterie.strategies.robust import geometric_median_weights, weights_vector
+from coterie.strategies.robust import geometric_median_weights, near_median_weights, weights_vector
 from coterie.strategies.rounds import Round, by_name
 from coterie.tasks.models import Network
 from coterie.tasks.parts import average
@@ -82,8 +82,10 @@ class Coterie(FedAvg):
 
     class Settings(MethodSettings):
         threshold: float = setting(3.0, "Clients whose T is below it are of one kind. 0: everybody alone.", ge=0.0)
-        mean: Literal["geometric-median", "mean"] = setting(
-            "geometric-median", "How a group's models become one; mean: FedAvg's, which one bad client can move far."
+        mean: Literal["geometric-median", "near-median", "mean"] = setting(
+            "geometric-median",
+            "How a group's models become one; near-median: models far from the others count less still; "
+            "mean: FedAvg's, which one bad client can move far.",
         )
         prior: bool = setting(True, "Move the biases to the client's own mixture of labels.")
         tune_epochs: int = setting(10, "Epochs on the classifier alone; the personal one is half-way there.", ge=0)
@@ -121,9 +123,10 @@ class Coterie(FedAvg):
     def aggregate_group(self, group: str, updates: Mapping[str, Update]) -> dict[str, float]:
         models = [update.parts for update in updates.values()]
         weights = sample_weights(updates.values())
-        if self.settings.mean == "geometric-median":
+        if self.settings.mean != "mean":
+            robust = near_median_weights if self.settings.mean == "near-median" else geometric_median_weights
             masses = np.minimum(weights, most_samples(weights))
-            weights = geometric_median_weights(np.stack([weights_vector(model) for model in models]), masses)
+            weights = robust(np.stack([weights_vector(model) for model in models]), masses)
         self.models[group] = self.models[group] | average(models, weights)
         return by_name(updates, weights)
 

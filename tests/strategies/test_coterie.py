@@ -71,6 +71,18 @@ def test_one_group_with_the_geometric_median_is_rfa(federate):
     assert same_models(federate(strategy="coterie", **values, **plain), federate(strategy="rfa", **values))
 
 
+def test_who_goes_far_from_the_others_hardly_counts(federate):
+    """An update fifty times as long is some thirty times 1.3 usual distances away: less than 30^-4 is left of its weight."""
+    near = {"coterie.mean": "near-median", "num-clients": 5, "num-server-rounds": 1}
+    far = {"attack.kind": "huge", "attack.strength": 5e-5, "attack.clients": "1"}
+    run = federate(strategy="coterie", model="mlp", partition="iid", **far, **near)
+    weights = run.events[0]["weights"]
+    honest = [weights[client] for client in "0234"]
+    assert 0 < weights["1"] < 1e-6
+    assert min(honest) > 0.1
+    assert sum(weights.values()) == pytest.approx(1)
+
+
 def test_kinds_train_apart_and_a_group_without_participants_keeps_its_model(federate, kinds):
     run = federate(**kinds, **{"fraction-train": 0.25, "num-server-rounds": 3})
     findings = json.loads((run.path / "findings.json").read_text())

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from coterie.strategies.robust import geometric_median_weights
+from coterie.strategies.robust import geometric_median_weights, near_median_weights
 from coterie.wire.arrays import unpack
 from coterie.wire.messages import MODEL
 
@@ -90,3 +90,25 @@ def test_a_long_update_does_not_move_the_model_far(federate, strategy):
         return float(np.linalg.norm(honest - attacked))
 
     assert moved(strategy) < moved("fedavg") / 4
+
+
+def test_near_median_by_hand():
+    """Around the origin, by symmetry, the geometric median's weights are as 1 / distance; two at 2.6 = 2 x 1.3 keep 1/16."""
+    points = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [2.6, 0.0], [-2.6, 0.0]])
+    expected = np.array([1.0] * 4 + [1 / 2.6 / 16] * 2)
+    np.testing.assert_allclose(near_median_weights(points, np.ones(6)), expected / expected.sum(), rtol=1e-6)
+    np.testing.assert_allclose(near_median_weights(points[:4], np.ones(4)), 0.25, rtol=1e-6)  # nobody is far
+    masses = np.array([1.0, 1.0, 2.0, 4.0])
+    np.testing.assert_allclose(near_median_weights(np.ones((4, 3)), masses), masses / 8)
+
+
+def test_near_the_median_the_pull_of_a_bad_third_falls_with_its_distance():
+    rng = np.random.default_rng(1)
+    honest = rng.standard_normal((14, 50))
+    centre, moved = honest.mean(axis=0), {}
+    for far in (20.0, 200.0):
+        points = np.vstack([honest, np.tile(far * np.eye(50)[0], (6, 1))])
+        moved[far] = np.linalg.norm(near_median_weights(points, np.ones(20)) @ points - centre)
+        median = np.linalg.norm(geometric_median_weights(points, np.ones(20)) @ points - centre)
+        assert moved[far] < median
+    assert moved[200.0] < moved[20.0]
