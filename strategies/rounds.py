@@ -99,14 +99,13 @@ class Round:
     def test(self) -> None:
         """All clients that were not tested in this round yet."""
         method = self.method
-        testable = (
-            self.federation.connected if self.is_last else self.federation.clients
-        )  # at last, nobody is passed over
+        connected = self.federation.connected  # who comes while others are tested has its turn in the next round
+        testable = connected if self.is_last else self.federation.clients  # at last, nobody is passed over
         clients = [name for name in testable if name not in self.tested]
         size = sum(part.nbytes for part in method.layout.parts.values())
         done = self._in_waves(clients, lambda wave: method.test_orders(self, wave), method.check_test, size)
         pauses = self.federation.pauses
-        asleep = [name for name in self.federation.connected if name not in {*clients, *self.tested}]
+        asleep = [name for name in connected if name not in {*testable, *self.tested}]
         done.failed |= {name: Absent(pauses.in_words(name)) for name in asleep}
         for name, error in done.failed.items():
             log.warning("round %d: client %s could not be tested: %s", self.number, name, error)

@@ -476,3 +476,28 @@ def test_pauses_last_over_a_restart(federate, tmp_path):
     assert timeless[0] == timeless[1] and len(timeless[0]) == 7
     assert any("missed 3 times in a row" in str(event.get("not-tested")) for event in timeless[1])
     assert resumed.result == whole.result
+
+
+def test_who_connects_while_others_are_tested_has_its_turn_in_the_next_round(federate, monkeypatch):
+    """Its hello arrives with their answers: it is neither tested in this round nor in a pause."""
+    tampered = federate.__globals__["TamperedGrid"]
+
+    class LateHello(tampered):
+        held = None
+
+        def pull_messages(self, message_ids):
+            replies = list(super().pull_messages(message_ids))
+            for reply in replies:
+                if reply.metadata.message_type == HELLO and reply.metadata.src_node_id == 4:
+                    self.held = reply
+            testing = any(reply.metadata.message_type == "evaluate" for reply in replies)
+            replies = [reply for reply in replies if reply is not self.held]
+            if testing and self.held:
+                replies, self.held = [self.held, *replies], None
+            return replies
+
+    monkeypatch.setitem(federate.__globals__, "TamperedGrid", LateHello)
+    run = federate(strategy="fedavg", model="linear", join_timeout=0.3)
+    first, second = run.events
+    assert set(first["evaluate"]) == {"0", "1", "3"} and first["not-tested"] == {}
+    assert set(second["evaluate"]) == set(CLIENTS) == set(second["train"])
