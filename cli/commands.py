@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import coterie
 from coterie.cli.follow import page_at
+from coterie.cli.machines import shown, tell_comparison, tell_end, tell_run
 from coterie.cli.options import given_values, parse_list, parse_seeds
 from coterie.cli.show import say, show, show_matrix
 
@@ -22,29 +23,48 @@ if TYPE_CHECKING:
 
 
 def run(
-    settings: tuple[str, ...], workers: int | None, watch: bool, host: str, port: int | None, **options: Any
+    settings: tuple[str, ...],
+    workers: int | None,
+    watch: bool,
+    host: str,
+    port: int | None,
+    json: bool,
+    quiet: bool,
+    **options: Any,
 ) -> None:
     from coterie.runtime.foreground import stoppable
 
     page = page_at(host, port, "watch", watch)
     with _ended_by_signals("finished rounds are in the run directory"), stoppable():
-        done = coterie.run(settings=given_values(options, settings), workers=workers, page=page)
-    _show_run(done)
+        values = given_values(options, settings)
+        done = coterie.run(settings=values, workers=workers, page=page, progress=shown(json, quiet))
+    _show_run(done, json, quiet)
 
 
-def resume(run: str, num_server_rounds: int | None, workers: int | None, server: str, root_certificates: str) -> None:
+def resume(
+    run: str,
+    num_server_rounds: int | None,
+    workers: int | None,
+    server: str,
+    root_certificates: str,
+    json: bool,
+    quiet: bool,
+) -> None:
     from coterie.resuming import resume_on
     from coterie.runtime.foreground import stoppable
 
     with _ended_by_signals("finished rounds are in the run directory"), stoppable():
         if server:
-            done = resume_on(server, Path(root_certificates), run, num_server_rounds)
+            done = resume_on(server, Path(root_certificates), run, num_server_rounds, shown(json, quiet))
         else:
-            done = coterie.resume(run, num_server_rounds, workers)
-    _show_run(done)
+            done = coterie.resume(run, num_server_rounds, workers, shown(json, quiet))
+    _show_run(done, json, quiet)
 
 
-def _show_run(done: coterie.Run) -> None:
+def _show_run(done: coterie.Run, json: bool, quiet: bool) -> None:
+    if json:
+        tell_run(done)
+        return
     from coterie.folds import FILE, advice, folds_table
     from coterie.server.findings import suspects_in_words
     from coterie.server.results import judged_in_words
@@ -61,7 +81,8 @@ def _show_run(done: coterie.Run) -> None:
             say(finding.facts["in-words"], stderr=False)
     for line in judged_in_words(done.result):
         say(line, stderr=False)
-    say(f"run directory: {done.path}")
+    if not quiet:
+        say(f"run directory: {done.path}")
 
 
 def compare(
@@ -72,6 +93,8 @@ def compare(
     preset: str,
     quick: bool,
     open: bool,
+    json: bool,
+    quiet: bool,
     **options: Any,
 ) -> None:
     compared = coterie.compare(
@@ -81,11 +104,16 @@ def compare(
         quick,
         settings=given_values(options, settings),
         workers=workers,
+        progress=shown(json, quiet),
     )
-    show(compared.tables)
-    _show_best(compared)
-    say(f"run directory: {compared.path}")
-    print(compared.report)
+    if json:
+        tell_comparison(compared)
+    else:
+        show(compared.tables)
+        _show_best(compared)
+        if not quiet:
+            say(f"run directory: {compared.path}")
+        print(compared.report)
     if open:
         webbrowser.open(compared.report.as_uri())
 
@@ -205,21 +233,35 @@ def up(
     watch: bool,
     host: str,
     port: int | None,
+    json: bool,
+    quiet: bool,
     **options: Any,
 ) -> None:
     from coterie import deploy
 
     page = page_at(host, port, "watch", watch)
     with _ended_by_signals():
-        done = deploy.up(given_values(options, settings), control_port, fleet_port, page=page)
-    _show_run(done)
+        values = given_values(options, settings)
+        done = deploy.up(values, control_port, fleet_port, shown(json, quiet), page)
+    _show_run(done, json, quiet)
 
 
-def submit(settings: tuple[str, ...], server: str, root_certificates: str, detach: bool, **options: Any) -> None:
+def submit(
+    settings: tuple[str, ...],
+    server: str,
+    root_certificates: str,
+    detach: bool,
+    json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
     from coterie import deploy
 
     with _ended_by_signals():
-        deploy.submit(given_values(options, settings), server, Path(root_certificates), detach=detach)
+        values, authority = given_values(options, settings), Path(root_certificates)
+        number = deploy.submit(values, server, authority, shown(json, quiet), detach)
+    if json and not detach:
+        tell_end(number)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coterie.cli.machines import shown, tell_end, tell_run
 from coterie.cli.show import say, show
 from coterie.wire.errors import ConfigError, RunFailed
 
@@ -29,7 +30,16 @@ def runs(place: str, server: str, root_certificates: str) -> None:
         say(f"no runs {f'on {server}' if server else f'in {place}' if place else 'in runs and server/runs here'}")
 
 
-def watch(run: str, server: str, root_certificates: str, web: bool, host: str, port: int | None) -> None:
+def watch(
+    run: str,
+    server: str,
+    root_certificates: str,
+    web: bool,
+    host: str,
+    port: int | None,
+    json: bool,
+    quiet: bool,
+) -> None:
     page = page_at(host, port, "web", web)
     if page:
         return _serve(run, server, page)
@@ -39,9 +49,15 @@ def watch(run: str, server: str, root_certificates: str, web: bool, host: str, p
 
         if server:
             with _remote(server, root_certificates) as remote:
-                remote.watch(remote.number(run))
+                number = remote.number(run)
+                remote.watch(number, shown(json, quiet))
+            if json:
+                tell_end(number)
         else:
-            done = watch_run(open_run(run) if run else the_running())
+            done = watch_run(open_run(run) if run else the_running(), shown(json, quiet))
+            if json:
+                tell_run(done)
+                return
             show(table for table in (done.result_table(), done.gain_table()) if table)
     except KeyboardInterrupt:
         say("not watched any more; the run goes on")

@@ -20,6 +20,14 @@ def _workers() -> click.Parameter:
     return option("workers", WORKERS_HELP, PLACES, type=click.IntRange(min=0), metavar="N")
 
 
+def _told() -> list[click.Parameter]:
+    flag: dict[str, bool] = {"is_flag": True, "default": False, "show_default": False}
+    return [
+        option("json", "For machines: an object a line on standard output, and nothing else there.", PLACES, **flag),
+        option("quiet", "Show no progress, only what it came to.", PLACES, **flag),
+    ]
+
+
 def _port(name: str, text: str) -> click.Parameter:
     return option(name, text, PLACES, type=click.IntRange(1, 65535), metavar="N")
 
@@ -85,6 +93,7 @@ def _what_to_compare() -> list[click.Parameter]:
         *_configured(("strategy", "seed")),
         _workers(),
         _opened(),
+        *_told(),
     ]
 
 
@@ -103,6 +112,7 @@ def _processes() -> list[click.Parameter]:
         _port("control-port", "Where runs are submitted, on this machine only. Default: a free one."),
         _port("fleet-port", "Where clients connect, over gRPC with TLS. Default: a free one."),
         *_page("watch", WATCH),
+        *_told(),
     ]
 
 
@@ -122,6 +132,7 @@ def _submitted() -> list[click.Parameter]:
             show_default=False,
         ),
         *_configured(),
+        *_told(),
     ]
 
 
@@ -217,7 +228,7 @@ COMMANDS = [
     LazyCommand(
         "run",
         "commands:run",
-        lambda: [*_configured(), _workers(), *_page("watch", WATCH)],
+        lambda: [*_configured(), _workers(), *_page("watch", WATCH), *_told()],
         """Run one method, simulated on this machine, and write a run directory.
 
 Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`""",
@@ -230,6 +241,7 @@ Example: `coterie run --strategy fedper --task digits --num-server-rounds 20`"""
             option("num-server-rounds", MORE_ROUNDS, type=click.IntRange(min=1), metavar="N"),
             _workers(),
             *_elsewhere(),
+            *_told(),
         ],
         """Go on with a run that stopped, or with a finished one for more rounds; it ends as if it had never stopped.
 
@@ -281,7 +293,7 @@ Example: `coterie runs --server 127.0.0.1:8000 --root-certificates keys/ca.crt`"
     LazyCommand(
         "watch",
         "follow:watch",
-        lambda: [argument("run", "[RUN]", RUN_TEXT, required=False), *_elsewhere(), *_page("web", WEB)],
+        lambda: [argument("run", "[RUN]", RUN_TEXT, required=False), *_elsewhere(), *_page("web", WEB), *_told()],
         """Follow a run to its end, in the terminal or with `--web` in the browser. Ctrl-C ends the watching, not the run.
 
 Example: `coterie watch runs/20261116-120000-fedavg-digits`""",

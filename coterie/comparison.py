@@ -15,7 +15,7 @@ from coterie.estimators import compare_estimators
 from coterie.gains import gains
 from coterie.mechanisms import compare_mechanisms
 from coterie.presets import FIRST, PLAIN, PRESETS, Estimators, Mechanisms, Methods, Preset
-from coterie.progress import progress_of
+from coterie.progress import Shown, progress_of
 from coterie.rows import Rows, Table
 from coterie.runs import Comparison, Run
 from coterie.runtime.simulation import Workers
@@ -47,7 +47,7 @@ def compare(
     run_dir: str | Path = "",
     settings: Mapping[str, Value] | None = None,
     workers: int | None = None,
-    progress: bool = True,
+    progress: Shown = True,
     **keys: Value,
 ) -> Comparison:
     """Run several methods on the same data, every one with every seed, and compare what they come to.
@@ -118,7 +118,7 @@ class Planned:
 
 
 def compare_methods(
-    name: str, preset: Methods, planned: Sequence[Planned], workers: int | None, progress: bool
+    name: str, preset: Methods, planned: Sequence[Planned], workers: int | None, progress: Shown
 ) -> Comparison:
     """`name` is that of the preset, or empty."""
     pick_device(str(planned[0].config["device"]))
@@ -170,7 +170,7 @@ def compare_methods(
     return Comparison(base, flat, tables, runs)
 
 
-def _result_of(plan: Planned, base: Path, pool: Workers, shown: bool) -> tuple[dict[str, Any], Run | None]:
+def _result_of(plan: Planned, base: Path, pool: Workers, shown: Shown) -> tuple[dict[str, Any], Run | None]:
     run_dir = new_run_dir({**plan.config, "run-dir": str(base / plan.cell / f"{plan.strategy}-seed{plan.seed}")})
     started = time.monotonic()
     with progress_of(shown, plan.title, int(plan.config["num-server-rounds"])) as progress:

@@ -23,8 +23,9 @@ from typing import IO
 import httpx
 
 from coterie.client.data import has_table
+from coterie.following import shown_by
 from coterie.page import Page, beside
-from coterie.progress import RunProgress, progress_of
+from coterie.progress import RunProgress, Shown, progress_of
 from coterie.runs import Run
 from coterie.runtime.control import Control, bundle
 from coterie.runtime.foreground import Stopped, stoppable
@@ -60,7 +61,7 @@ def up(
     values: Mapping[str, Value],
     control_port: int | None = None,
     fleet_port: int | None = None,
-    progress: bool = True,
+    progress: Shown = True,
     page: Page | None = None,
 ) -> Run:
     """One run as real processes on this machine; they end with it, and with a signal, which raises `Stopped`."""
@@ -89,7 +90,7 @@ def _check_fold(settings: RunConfig) -> None:
         )
 
 
-def up_again(config: dict[str, Value], run_dir: Path, progress: bool = True) -> Run:
+def up_again(config: dict[str, Value], run_dir: Path, progress: Shown = True) -> Run:
     """Go on with a run of `up`, with the keys that it has and what its clients kept."""
     program("flower-superlink")
     config |= {"run-dir": str(run_dir)}
@@ -97,7 +98,7 @@ def up_again(config: dict[str, Value], run_dir: Path, progress: bool = True) -> 
         return _up(config, run_dir, (None, None), progress)
 
 
-def _up(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, int | None], progress: bool) -> Run:
+def _up(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, int | None], progress: Shown) -> Run:
     for name in ("clients", "keys", "logs"):
         (run_dir / name).mkdir(mode=0o700, exist_ok=True)
     in_use = ConfigError(f"{run_dir}: another process works on this run; wait for its end, or stop it")
@@ -116,7 +117,7 @@ def _up(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, int
     return Run(run_dir)
 
 
-def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, int | None], progress: bool) -> None:
+def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, int | None], progress: Shown) -> None:
     settings = RunConfig.parse(split_sections(config)[0])
     names = names_of_clients(settings)
     number = len(names)
@@ -138,7 +139,8 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
         control.wait_for_clients(number, timeout, processes.check)
         with _progress(config, progress) as shown, open(processes.log_of("serverapp"), "a", buffering=1) as log:
             shown.say(f"{number} clients connected after {time.monotonic() - started:.1f} s")
-            failure = follow_to_the_end(control, control.submit(bundle(config), config), config, shown, log)
+            with shown_by(shown, run_dir):
+                failure = follow_to_the_end(control, control.submit(bundle(config), config), config, shown, log)
         control.close()
     if failure:
         raise RunFailed(f"{failure}. Logs are in {run_dir / 'logs'}")
@@ -188,7 +190,7 @@ class LocalFederation:
 
 
 def submit(
-    values: Mapping[str, Value], server: str, authority: Path, progress: bool = True, detach: bool = False
+    values: Mapping[str, Value], server: str, authority: Path, progress: Shown = True, detach: bool = False
 ) -> int:
     """Give a run to a running server, and follow it to its end unless `detach`; its number. The run directory is the server's.
 
@@ -206,6 +208,7 @@ def submit(
             how = how_to_go_on(run, server, authority)
             with _progress(config, progress) as shown:
                 shown.say(f"run {run}, {config['num-clients']} clients")
+                shown.submitted(run)
                 if detach:
                     shown.say(how)
                     return run
@@ -281,7 +284,7 @@ def number_of_clients(config: Mapping[str, Value], control: Control) -> int:
     raise RunFailed("num-clients = 0: no client is connected; say for how many to wait, for example --num-clients 4")
 
 
-def _progress(config: Mapping[str, Value], shown: bool) -> RunProgress:
+def _progress(config: Mapping[str, Value], shown: Shown) -> RunProgress:
     return progress_of(shown, f"{config['strategy']} on {config['task']}", int(config["num-server-rounds"]))
 
 
@@ -298,5 +301,5 @@ def follow(lines: Iterable[str], progress: RunProgress, log: IO[str] | None = No
         text = plain(line)
         if text and not text.startswith(NOISE):
             progress.say(text)
-        if (ended := round_in(text)) is not None:
-            progress.finished(ended)
+        if log is None and (event := round_in(text)):  # else the run directory is here, and tells more
+            progress.round_told(event)

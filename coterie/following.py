@@ -2,16 +2,19 @@
 the number that a server gave them."""
 
 import json
+import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.progress import RunProgress, progress_of
+from coterie.progress import RunProgress, Shown, progress_of
 from coterie.rows import Table
 from coterie.runs import Run
-from coterie.server.status import Status, ask_to_stop
+from coterie.server.status import Status, ask_to_stop, read_status
 from coterie.wire.errors import ConfigError, RunFailed
 
 PLACES = ("runs", "server/runs")
@@ -56,13 +59,13 @@ def the_running(place: str | Path = "") -> Run:
     return running[0]
 
 
-def watch_run(run: Run, progress: bool = True) -> Run:
+def watch_run(run: Run, progress: Shown = True) -> Run:
     """Show how a run goes until it ends; raises `RunFailed` if that is not its end. The run does not notice."""
     status, events = run.status, _Events(run.path)
     with progress_of(progress, run.title, int(run.config["num-server-rounds"])) as shown:
         shown.say(f"{run.title}: {in_words(status)}")
-        if past := events.new():
-            shown.finished(past[-1]["round"])
+        for event in events.new():
+            shown.round_told(event)
         while status.state == "running":
             time.sleep(LOOK_SECONDS)
             before, status = status, run.status
@@ -74,6 +77,29 @@ def watch_run(run: Run, progress: bool = True) -> Run:
     if status.state != "finished":
         raise RunFailed(f"{run.path}: {in_words(status)}")
     return run
+
+
+@contextmanager
+def shown_by(shown: RunProgress, run_dir: Path) -> Iterator[None]:
+    """Within, what the run in this directory does is shown, from now on; its log is shown elsewhere."""
+    events, over = _Events(run_dir), threading.Event()
+    events.new()
+
+    def look() -> None:
+        while not over.wait(LOOK_SECONDS):
+            _show(read_status(run_dir), shown)
+            for event in events.new():
+                shown.round_told(event)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        for event in events.new():
+            shown.round_told(event)
 
 
 def _agrees(status: Status) -> bool:
@@ -92,7 +118,7 @@ class _Events:
     """The lines of events.jsonl as they come, whole ones only."""
 
     def __init__(self, run_dir: Path) -> None:
-        self.path, self.read = run_dir / "events.jsonl", 0
+        self.path, self.read, self.last = run_dir / "events.jsonl", 0, 0
 
     def new(self) -> list[dict[str, Any]]:
         if not self.path.exists():
@@ -100,9 +126,19 @@ class _Events:
         with open(self.path, "rb") as file:
             file.seek(self.read)
             text = file.read()
+            is_shorter = file.seek(0, os.SEEK_END) < self.read
         whole = text[: text.rfind(b"\n") + 1]
+        try:
+            found = [json.loads(line) for line in whole.splitlines()]
+        except ValueError:
+            is_shorter = True
+        if is_shorter:  # it was cut, because the run went on: all of it is read again
+            self.read = 0
+            return []
         self.read += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        new = [event for event in found if event["round"] > self.last]
+        self.last = new[-1]["round"] if new else self.last
+        return new
 
 
 def stop_run(run: Run, timeout: float = STOP_SECONDS) -> Status:

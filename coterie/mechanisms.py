@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from coterie.client.data import linear_recipe, load_client_data
 from coterie.games.overlap import LinearGame, coalitions_of, form
 from coterie.presets import Mechanisms
-from coterie.progress import progress_of
+from coterie.progress import Shown, progress_of
 from coterie.rows import Rows, Table
 from coterie.runs import Comparison, Run
 from coterie.server.checkpoints import write_json
@@ -41,7 +41,7 @@ def compare_mechanisms(
     values: Mapping[str, Value],
     seeds: Sequence[int],
     workers: int | None,
-    progress: bool,
+    progress: Shown,
 ) -> Comparison:
     configs = {
         (mechanism, seed): prepare({**values, "strategy": "pfedocf", "seed": seed, "ocf.mechanism": mechanism})

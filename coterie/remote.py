@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie.deploy import PATIENCE_SECONDS, connect, follow, plain
 from coterie.following import Listed
-from coterie.progress import progress_of
+from coterie.progress import Shown, progress_of
 from coterie.runtime.control import FlowerRun
 from coterie.server.roundlog import status_in
 from coterie.server.status import Status
@@ -42,10 +42,10 @@ class Remote:
             )
         return int(run)
 
-    def watch(self, number: int) -> None:
+    def watch(self, number: int, progress: Shown = True) -> None:
         """Show its log so far and as it comes, until the run ends; raises `RunFailed` if that is not its end."""
         run = self._find(number)
-        with progress_of(True, _title(run), int(run.config.get("num-server-rounds", 0))) as shown:
+        with progress_of(progress, _title(run), int(run.config.get("num-server-rounds", 0))) as shown:
             follow(self.control.log(number, PATIENCE_SECONDS), shown)
         if failure := self.control.failure(number):
             raise RunFailed(failure)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.client.participant import pick_device
-from coterie.progress import progress_of
+from coterie.progress import Shown, progress_of
 from coterie.runs import Run
 from coterie.simulate import prepare, simulate, worker_pool
 from coterie.strategies.method import Method
@@ -18,7 +18,7 @@ def resume(
     path: str | Path,
     num_server_rounds: int | None = None,
     workers: int | None = None,
-    progress: bool = True,
+    progress: Shown = True,
     observers: Sequence[Observer] = (),
     strategy: type[Method] | None = None,
 ) -> Run:
@@ -49,7 +49,7 @@ def resume(
 
 
 def resume_on(
-    server: str, authority: Path, path: str | Path, num_server_rounds: int | None = None, progress: bool = True
+    server: str, authority: Path, path: str | Path, num_server_rounds: int | None = None, progress: Shown = True
 ) -> Run:
     """The same for a run of a server, which has its directory at the same place as this machine."""
     from coterie.deploy import submit

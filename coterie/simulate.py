@@ -15,7 +15,7 @@ from coterie.client.participant import pick_device
 from coterie.folds import run_folds
 from coterie.manners import tame_torch
 from coterie.page import Page, beside
-from coterie.progress import RunProgress, log_to, progress_of
+from coterie.progress import RunProgress, Shown, log_to, progress_of
 from coterie.runs import Run
 from coterie.runtime.simulation import SimulationGrid, Workers
 from coterie.server.app import checked_config
@@ -49,7 +49,7 @@ def run(
     run_dir: str | Path = "",
     settings: Mapping[str, Value] | None = None,
     workers: int | None = None,
-    progress: bool = True,
+    progress: Shown = True,
     observers: str | Sequence[Observer] = (),
     page: Page | None = None,
     **keys: Value,
@@ -65,9 +65,9 @@ def run(
     `strategy` is a method by its name, a .py file that has one, or its class. `keys` are those of the run configuration, with
     underscores (docs/reference/settings.md); `settings` are those of a method, of `attack` and `privacy`, by their full names.
     `run_dir` must be new; "" makes one under runs/. `workers` processes do the clients' work, and results do not depend on
-    their number; None is one per core, 0 none. `progress=False` is silent. `observers` hear how the run goes: names
-    ("tensorboard,mlflow") or objects. `page=coterie.Page()` shows the run in a browser while it goes. Runs of several threads
-    take turns.
+    their number; None is one per core, 0 none. `progress=False` is silent, "json" prints an object a line. `observers` hear
+    how the run goes: names ("tensorboard,mlflow") or objects. `page=coterie.Page()` shows the run in a browser while it goes.
+    Runs of several threads take turns.
 
     Raises CoterieError for what you can mend, and OSError for files and disks.
     """

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 SHOWN = ("global.accuracy", "personal.accuracy", "personal.auroc", "personal.auprc", "personal.f1", "personal.loss")
 QUIET_SECONDS = 10.0  # without an answer, until a wait is worth a word
 CLIENTS = re.compile(r"(\d+) clients, \d+ training samples$")
-ROUND = re.compile(r"round (\d+)/(\d+): (?:.*, )?([\d.]+) s$")
+ROUND = re.compile(r"round (\d+)/(\d+): (?:(.*), )?([\d.]+) s$")
 
 
 class Patience:
@@ -57,10 +57,14 @@ class RoundLog(Observer):
         log.info("round %d/%d: %s%.1f s", event["round"], self.rounds, shown, seconds)
 
 
-def round_in(line: str) -> int | None:
-    """The round that ended, if this line of the log says so."""
+def round_in(line: str) -> dict[str, Any] | None:
+    """The round that ended, if this line of the log says so: what it has of the event."""
     match = ROUND.match(line)
-    return int(match[1]) if match else None
+    if not match:
+        return None
+    figures = (text.split(" ") for text in (match[3] or "").split(", ") if text)
+    mean = {name: float(value) for name, value in figures if name in SHOWN}
+    return {"round": int(match[1]), "seconds": float(match[4]), "mean": mean}
 
 
 def status_in(lines: Iterable[str]) -> Status:
@@ -71,7 +75,7 @@ def status_in(lines: Iterable[str]) -> Status:
             status.clients, status.round = int(match[1]), max(1, status.round)
         elif match := ROUND.match(line):
             status.round, status.rounds = int(match[1]) + 1, int(match[2])
-            seconds.append(float(match[3]))
+            seconds.append(float(match[4]))
             status.why = ""
         elif line.startswith(Waiting.BEGINS):
             status.why = line
