@@ -5,7 +5,7 @@ import io
 import math
 import sys
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,7 +177,7 @@ def export(model: str, onnx: str, network: str) -> None:
     say(f"written: {Path(onnx).absolute()}, and what goes in and comes out: {facts.absolute()}")
 
 
-def predict(model: str, data: str, output: str, network: str, coverage: float) -> None:
+def predict(model: str, data: str, output: str, network: str, coverage: float, **reading: str) -> None:
     import numpy as np
 
     from coterie.tasks.own import load_inputs
@@ -186,7 +186,7 @@ def predict(model: str, data: str, output: str, network: str, coverage: float) -
 
     personal = load_personal(Path(model), network)
     if personal.schema is not None:
-        names, found = _ask_about_table(personal, data)
+        names, found = _ask_about_table(personal, data, reading)
     else:
         x, names = load_inputs(data, personal.input_shape)
         found = personal.predict(x)
@@ -194,11 +194,11 @@ def predict(model: str, data: str, output: str, network: str, coverage: float) -
     table = csv.writer(text, lineterminator="\n")
     if personal.schema is not None and personal.labels:
         table.writerow(["sample", "label", "probability", *personal.labels])
-        for name, label, row in zip(names, found.argmax(axis=1), found, strict=True):
+        for name, label, row in zip(names, personal.said(found), found, strict=True):
             table.writerow([name, personal.labels[label], *(f"{value:.4f}" for value in (row[label], *row))])
     elif personal.labels:
         table.writerow(["sample", "label", "probability"])
-        for name, label, row in zip(names, found.argmax(axis=1), found, strict=True):
+        for name, label, row in zip(names, personal.said(found), found, strict=True):
             table.writerow([name, personal.labels[label], f"{row[label]:.4f}"])
     else:
         low, high = personal.interval(found, coverage)
@@ -214,12 +214,16 @@ def predict(model: str, data: str, output: str, network: str, coverage: float) -
         print(text.getvalue(), end="")
 
 
-def _ask_about_table(personal: "PersonalModel", data: str) -> tuple[list[str], "np.ndarray"]:
+def _ask_about_table(
+    personal: "PersonalModel", data: str, reading: Mapping[str, str]
+) -> tuple[list[str], "np.ndarray"]:
     """What to call each row, and what the model says of it; warns of cells that are not like those it has seen."""
     from coterie.tasks.preparing import outside
+    from coterie.tasks.reading import Reading
 
     assert personal.schema is not None
-    rows = personal.read(data)
+    told = Reading(**{name: value for name, value in reading.items() if value})
+    rows = personal.read(data, told)
     found = personal.predict(rows)
     for cell in outside(personal.schema, rows):
         say(f"{data}, line {cell.line}, column {cell.column}: {cell.text}")

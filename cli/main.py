@@ -162,6 +162,8 @@ def _keys() -> list[click.Parameter]:
 
 
 def _predicted() -> list[click.Parameter]:
+    from coterie.wire.config import RunConfig
+
     data = (
         "A table, an .npz file with x, a .py file, or a folder of images, of the kind it was trained with; "
         "labels are not needed."
@@ -177,6 +179,7 @@ def _predicted() -> list[click.Parameter]:
             type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
             default=0.9,
         ),
+        *(_text(name, "TEXT", str(RunConfig.model_fields[name].description)) for name in OF_A_FILE),
     ]
 
 
@@ -203,6 +206,7 @@ def _opened() -> click.Parameter:
     return option("open", "Show it in the browser.", is_flag=True, default=False, show_default=False)
 
 
+OF_A_FILE = ("delimiter", "decimal", "encoding", "missing")
 OF_TABLES = ("label", "classes", "ignore", "missing", "min-count", "delimiter", "decimal", "encoding")
 
 

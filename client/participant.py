@@ -141,6 +141,8 @@ class Participant:
         private = self.privacy.mode == "dp-sgd"
         data = self.data()
         facts = personal_facts(spec, data.dataset, model_name(spec, c.model), c.buffers, group_norm=private)
+        if spec.num_outputs == 2 and spec.kind != "regression":
+            facts["threshold"] = str(c.threshold)
         if data.schema is not None:
             facts["table"] = data.schema.to_json()
         if spec.kind == "regression":

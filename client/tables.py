@@ -4,6 +4,7 @@ query.describe   what is your table like?       -> statistics of its columns (ta
 query.hello      with the schema of all         -> the client checks that its table fits, keeps the schema, says hello
 """
 
+import logging
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -27,6 +28,8 @@ from coterie.wire.errors import Refused
 from coterie.wire.messages import DescribeOrder, Description, reply
 from coterie.wire.privacy import PrivacySettings
 from coterie.wire.randomness import derive_seed
+
+log = logging.getLogger(__name__)
 
 TOPIC = "table"
 ANY_ROUND = 2**62
@@ -52,7 +55,11 @@ def describe(me: Any, order: DescribeOrder, records: RecordDict) -> RecordDict:
             raise Refused("pixels: with privacy nothing is told of images")
         pixels = told_pixels(me.data())
         return reply({"num-rows": 1}, record=Description(order.round, pixels.model_dump_json()))
-    facts = told_facts(me.table_share(), me)
+    share = me.table_share()
+    if not share.num_partitions:  # in a simulation all is said once, of all tables
+        for remark in share.looked.remarks:
+            log.warning("%s", remark)
+    facts = told_facts(share, me)
     return reply({"num-rows": facts.rows}, record=Description(order.round, facts.model_dump_json()))
 
 

@@ -173,7 +173,7 @@ def compare_methods(
 def _result_of(plan: Planned, base: Path, pool: Workers, shown: Shown) -> tuple[dict[str, Any], Run | None]:
     run_dir = new_run_dir({**plan.config, "run-dir": str(base / plan.cell / f"{plan.strategy}-seed{plan.seed}")})
     started = time.monotonic()
-    with progress_of(shown, plan.title, int(plan.config["num-server-rounds"])) as progress:
+    with progress_of(shown, plan.title, plan.config) as progress:
         try:
             run = simulate({**plan.config, "run-dir": str(run_dir)}, run_dir, pool, progress)
         except RunFailed as failure:  # what a method comes to is the question: the others go on

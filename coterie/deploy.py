@@ -285,7 +285,7 @@ def number_of_clients(config: Mapping[str, Value], control: Control) -> int:
 
 
 def _progress(config: Mapping[str, Value], shown: Shown) -> RunProgress:
-    return progress_of(shown, f"{config['strategy']} on {config['task']}", int(config["num-server-rounds"]))
+    return progress_of(shown, f"{config['strategy']} on {config['task']}", config)
 
 
 def plain(line: str) -> str:

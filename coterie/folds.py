@@ -6,15 +6,19 @@ weighted by their samples, with the standard error of the folds; `folds.json` ha
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie.rows import Rows, Table
-from coterie.runs import Run
+from coterie.runs import Run, gain_in_words
+from coterie.server import agreement
 from coterie.server.checkpoints import write_json
+from coterie.tasks.metrics import verdict
 from coterie.wire.config import Value
 from coterie.wire.errors import ConfigError
 
@@ -25,11 +29,24 @@ ENOUGH_ROWS = 200  # of a client, from which on one test share is enough
 def run_folds(config: Mapping[str, Value], run_dir: Path, one_run: Callable[[dict[str, Value], Path], Run]) -> None:
     """One run for each fold, and what they came to together."""
     runs = []
-    for fold in range(1, int(config["folds"]) + 1):
-        place = run_dir / "folds" / str(fold)
-        place.mkdir(parents=True)
-        runs.append(one_run({**config, "fold": fold, "run-dir": str(place)}, place))
+    with _said_already():
+        for fold in range(1, int(config["folds"]) + 1):
+            place = run_dir / "folds" / str(fold)
+            place.mkdir(parents=True)
+            runs.append(one_run({**config, "fold": fold, "run-dir": str(place)}, place))
     write_json(run_dir / FILE, pooled([run.clients for run in runs]))
+
+
+@contextmanager
+def _said_already() -> Iterator[None]:
+    """Every fold agrees on columns once more, and would warn of the same columns and clients as the run before them."""
+    logger = logging.getLogger(agreement.__name__)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def pooled(folds: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
@@ -45,14 +62,34 @@ def pooled(folds: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]
             values = [row[name] for row in rows]
             error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
             figures[name] = {"mean": float(np.average(values, weights=weights)), "standard-error": error}
-        found.append(figures)
+        found.append(figures | _gain(rows, np.array(weights) / sum(weights)))
     return found
 
 
+def _gain(rows: Sequence[Mapping[str, Any]], shares: np.ndarray) -> dict[str, Any]:
+    """What a client gains over training alone, over all its folds. Their test samples are different ones, so half the length
+    of the interval is that of a mean of independent figures; that their models share samples to train with is left out."""
+    if any(row.get("gain") is None for row in rows):
+        return {}
+    told = {name: float(shares @ [row[name] for row in rows]) for name in ("local", "gain")}
+    if any(row["gain-low"] is None for row in rows):
+        return {**told, "gain-low": None, "gain-high": None, "verdict": verdict(None, None)}
+    ends = np.array([[row["gain-low"], row["gain-high"]] for row in rows])
+    middle, half = float(shares @ ends.mean(axis=1)), float(np.linalg.norm(shares * np.diff(ends)[:, 0] / 2))
+    low, high = middle - half, middle + half
+    return {**told, "gain-low": low, "gain-high": high, "verdict": verdict(low, high)}
+
+
 def folds_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    names = [name for name in rows[0] if "." in name]
+    """Figures of the personal models; `folds.json` has the others."""
+    names = [name for name in rows[0] if name.startswith("personal.")]
+    head = ["client", "tested", *(name.removeprefix("personal.").replace("-", " ") for name in names)]
     shown = [[row["client"], str(row["test-samples"]), *(_in_words(row.get(name)) for name in names)] for row in rows]
-    return Table(f"Every sample tested once, in {rows[0]['folds']} folds", ["client", "tested", *names], shown)
+    if any("gain" in row for row in rows):
+        head += ["gain", "95 % interval", "verdict"]
+        for line, row in zip(shown, rows, strict=True):
+            line += gain_in_words(row) if "gain" in row else [""] * 3
+    return Table(f"Every sample tested once, in {rows[0]['folds']} folds", head, shown)
 
 
 def _in_words(figure: Mapping[str, float | None] | None) -> str:

@@ -62,7 +62,7 @@ def the_running(place: str | Path = "") -> Run:
 def watch_run(run: Run, progress: Shown = True) -> Run:
     """Show how a run goes until it ends; raises `RunFailed` if that is not its end. The run does not notice."""
     status, events = run.status, _Events(run.path)
-    with progress_of(progress, run.title, int(run.config["num-server-rounds"])) as shown:
+    with progress_of(progress, run.title, run.config) as shown:
         shown.say(f"{run.title}: {in_words(status)}")
         for event in events.new():
             shown.round_told(event)

@@ -62,7 +62,7 @@ def compare_mechanisms(
                 config = configs[mechanism, seed]
                 run_dir = new_run_dir({**config, "run-dir": str(base / f"{mechanism}-seed{seed}")})
                 config = {**config, "run-dir": str(run_dir)}
-                with progress_of(progress, f"{mechanism}, seed {seed}", int(config["num-server-rounds"])) as shown:
+                with progress_of(progress, f"{mechanism}, seed {seed}", config) as shown:
                     runs.append(simulate(config, run_dir, pool, shown))
                 errors[mechanism] = true_errors(config, run_dir)
     games = {seed: true_game(configs[MECHANISMS[0], seed]) for seed in seeds}

@@ -18,19 +18,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from coterie.manners import Shared
 from coterie.server.roundlog import QUIET_SECONDS, SHOWN, Patience
 from coterie.strategies.observer import Observer, Waiting
+from coterie.tasks.metrics import LOWER_IS_BETTER
 from coterie.wire.messages import Hello
 
 SHARE_OF_TRAINING = 0.8  # of the time of a round with an evaluation, for a bar that moves evenly
 REDRAW_SECONDS = 0.1  # drawing a bar costs more than the answer of a small client
 LOGGERS = ("flwr", "coterie")
-BEST_BY = {"personal.accuracy": max, "personal.loss": min}
 Shown = bool | Literal["json"]  # True: as it fits where this process runs
 
 
 class RunProgress(Observer):
     """Shows nothing; the others override `show` and `say`."""
 
-    def __init__(self, title: str, rounds: int) -> None:
+    def __init__(self, title: str, rounds: int, metric: str = "auto") -> None:
         self.title = title
         self.rounds = rounds
         self.rounds_done = 0
@@ -40,6 +40,7 @@ class RunProgress(Observer):
         self.seconds: list[float] = []  # of each round
         self.best = ""
         self.best_value: float | None = None
+        self.metric = metric
         self.console = Console(stderr=True, force_jupyter=False)
 
     def __enter__(self) -> Self:
@@ -92,11 +93,13 @@ class RunProgress(Observer):
         """How long it took, and whether it is the best so far."""
         self.seconds.append(event["seconds"] + event.get("evaluate-seconds", 0.0))
         mean = event.get("mean", {})
-        for name, better in BEST_BY.items():
-            if name in mean:
-                if self.best_value is None or better(mean[name], self.best_value) != self.best_value:
-                    self.best_value = mean[name]
-                    self.best = f"best {mean[name]:.4f} in round {event['round']}"
+        for metric in (self.metric, "accuracy", "loss"):
+            value = mean.get(f"personal.{metric}")
+            if value is not None:
+                better = min if metric in LOWER_IS_BETTER else max
+                if self.best_value is None or better(value, self.best_value) != self.best_value:
+                    self.best_value = value
+                    self.best = f"best {value:.4f} in round {event['round']}"
                 return
 
     def finished(self, server_round: int) -> None:
@@ -239,15 +242,16 @@ def answers(event: Mapping[str, Any]) -> tuple[int, int]:
     return trained, trained + len(event.get("left-out", {}))
 
 
-def progress_of(shown: Shown, title: str, rounds: int) -> RunProgress:
-    """The progress that fits where this process runs."""
+def progress_of(shown: Shown, title: str, config: Mapping[str, Any]) -> RunProgress:
+    """The progress that fits where this process runs, of a run with this configuration."""
+    kind = RunProgress
     if shown == "json":
-        return JsonProgress(title, rounds)
-    if not shown:
-        return RunProgress(title, rounds)
-    if in_notebook():
-        return NotebookProgress(title, rounds)
-    return (TerminalProgress if Console(stderr=True).is_terminal else LineProgress)(title, rounds)
+        kind = JsonProgress
+    elif shown and in_notebook():
+        kind = NotebookProgress
+    elif shown:
+        kind = TerminalProgress if Console(stderr=True).is_terminal else LineProgress
+    return kind(title, int(config.get("num-server-rounds", 0)), str(config.get("metric", "auto")))
 
 
 def in_notebook() -> bool:

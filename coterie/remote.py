@@ -45,7 +45,7 @@ class Remote:
     def watch(self, number: int, progress: Shown = True) -> None:
         """Show its log so far and as it comes, until the run ends; raises `RunFailed` if that is not its end."""
         run = self._find(number)
-        with progress_of(progress, _title(run), int(run.config.get("num-server-rounds", 0))) as shown:
+        with progress_of(progress, _title(run), run.config) as shown:
             follow(self.control.log(number, PATIENCE_SECONDS), shown)
         if failure := self.control.failure(number):
             raise RunFailed(failure)

@@ -44,7 +44,7 @@ def resume(
             "--root-certificates ca.crt`. What the clients of `flwr run`'s simulation kept ended with it: begin a new run"
         )
     pick_device(str(config["device"]))
-    with worker_pool(workers) as pool, progress_of(progress, run.title, int(config["num-server-rounds"])) as shown:
+    with worker_pool(workers) as pool, progress_of(progress, run.title, config) as shown:
         return simulate(config, run.path, pool, shown, observers)
 
 

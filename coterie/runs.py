@@ -187,10 +187,8 @@ class Run:
             return None
         rows = []
         for name, told in judged.items():
-            low, high = told["gain-low"], told["gain-high"]
-            ends = "-" if low is None else f"{low:+.4f} to {high:+.4f}"
-            figures = [f"{told['local']:.4f}", f"{told['own']:.4f}", f"{told['gain']:+.4f}", ends, str(told["samples"])]
-            rows.append([name, *figures, told["verdict"]])
+            gain, ends, word = gain_in_words(told)
+            rows.append([name, f"{told['local']:.4f}", f"{told['own']:.4f}", gain, ends, str(told["samples"]), word])
         head = ["client", "alone", "together", "gain", "95 % interval", "test samples", "verdict"]
         return Table(f"Alone or together? {result['metric'].replace('-', ' ')} of each client", head, rows)
 
@@ -241,3 +239,9 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return "".join(table._repr_html_() for table in self.tables) + f"<p><small>{escape(str(self.path))}</small></p>"
+
+
+def gain_in_words(told: Mapping[str, Any]) -> list[str]:
+    """Of a client: what it gains over training alone, between which ends, and the verdict."""
+    low, high = told["gain-low"], told["gain-high"]
+    return [f"{told['gain']:+.4f}", "-" if low is None else f"{low:+.4f} to {high:+.4f}", told["verdict"]]

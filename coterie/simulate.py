@@ -86,7 +86,7 @@ def run(
 
         def one_run(values: Mapping[str, Value], place: Path) -> Run:
             name = f"{title}, fold {values['fold']}" if values["fold"] else title
-            with progress_of(progress, name, int(config["num-server-rounds"])) as shown:
+            with progress_of(progress, name, config) as shown:
                 return simulate(values, place, pool, shown, () if place != directory else observers)
 
         if not config["folds"] or config["fold"]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.rows import Table
 from coterie.tasks.agreeing import agree
+from coterie.tasks.cells import key
 from coterie.tasks.facts import facts_of
 from coterie.tasks.kinds import CATEGORY, NUMBER
 from coterie.tasks.samples import DataError
@@ -62,7 +63,8 @@ def look_at(config: RunConfig) -> tuple[Schema, list[str]]:
     """The schema of the tables that `config` names, and what their owners should know; refuses one that does not fit."""
     pool = pool_of(config)
     names = pool.outline().label_names
-    remarks = [remark for looked in pool.tables.values() for remark in looked.remarks]
+    remarks = {remark: looked.table.source for looked in pool.tables.values() for remark in looked.remarks}
+    warnings: list[str] = []
     if config.table_schema:
         schema = read_schema(config.table_schema)
     else:
@@ -74,11 +76,13 @@ def look_at(config: RunConfig) -> tuple[Schema, list[str]]:
         agreed = agree(facts, classes=classes, ignore=config.ignore, missing=config.missing, min_count=config.min_count)
         for client, why in agreed.refused.items():
             raise DataError(f"{pool.tables[client].table.source}: {why}.")
-        schema, remarks = agreed.schema, [*remarks, *agreed.warnings]
+        schema, warnings = agreed.schema, agreed.warnings
     for looked in pool.tables.values():
         schema.encode(looked.table)
         schema.targets(looked.table)
-    return schema, remarks
+    said = {key(warning) for warning in warnings}
+    of_one = [remark for remark, file in remarks.items() if key(remark.removeprefix(f"{file}, ")) not in said]
+    return schema, [*of_one, *warnings]
 
 
 def shown(schema: Schema) -> Table:

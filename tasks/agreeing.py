@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.tasks.cells import category_order, key, number, plain
 from coterie.tasks.facts import MOST_CATEGORIES, ColumnFacts, Facts, Moments, middles_of, places_of
-from coterie.tasks.kinds import CATEGORY, LEFT_OUT, NUMBER, ORDERED, YES_NO
+from coterie.tasks.kinds import CATEGORY, LEFT_OUT, NUMBER, ORDERED, YES_NO, taken_for_missing
 from coterie.tasks.samples import DataError
 from coterie.tasks.schema import Column, Schema
 
@@ -53,7 +53,9 @@ def agree(
             left_out[next(iter(told.values())).name] = why
             continue
         columns.append(column)
-        codes += [f"{column.name}={code}" for code in sorted({code for f in told.values() for code in f.codes})]
+        found = sorted({code for f in told.values() for code in f.codes})
+        codes += [f"{column.name}={code}" for code in found]
+        warnings += [f"column {column.name}: {taken_for_missing(found)}"] if found else []
         warnings += [*_odd_kinds(column, told), *_odd_units(column, told)]
     if not columns:
         raise DataError(f"no column is left to learn from: {_in_words(left_out)}. Look at them with `coterie schema`.")

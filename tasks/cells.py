@@ -50,6 +50,10 @@ class Cells:
         found: np.ndarray = np.array([*parsed, math.nan], np.float64)[self.codes]
         return found
 
+    def text(self, row: int) -> str:
+        """A cell that is there, as it is written; a number as `as_written` has it."""
+        return as_written(repr(float(self.numbers[row]))) if self.codes is None else self.texts[self.codes[row]]  # type: ignore[index]
+
     def coded(self, categories: Sequence[str]) -> np.ndarray:
         """The place of each cell among `categories`; len(categories) for any other text, -1 for a missing cell."""
         known = {plain(category): place for place, category in enumerate(categories)}

@@ -112,6 +112,8 @@ def export_onnx(model: PersonalModel, path: Path) -> Path:
 def beside(model: PersonalModel, name: str) -> dict[str, Any]:
     """What the numbers mean that go in and come out."""
     told: dict[str, Any] = {"input": "x", "output": name, "labels": list(model.labels)}
+    if len(model.labels) == 2:
+        told["threshold"] = model.threshold  # the second label is said above it
     if model.schema is None:
         return {**told, "shape": list(model.input_shape), "values": "as they are stored, float32; images 0 to 255"}
     columns = [

@@ -1,6 +1,7 @@
 """What a column is, by its cells in one file: something to learn from, or something to leave out, and why."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,10 +72,7 @@ def look(table: Table, *, label: str = "", classes: str = "", ignore: str = "", 
         if kind in LEFT_OUT and kind not in (OWNER, "ignored"):
             remarks.append(f"{table.source}, column {cells.name}: {LEFT_OUT[kind]}; left out")
         if cells.coded_missing:
-            codes = ", ".join(cells.coded_missing)
-            remarks.append(
-                f"{table.source}, column {cells.name}: {codes} is taken for a missing cell; nothing else is negative"
-            )
+            remarks.append(f"{table.source}, column {cells.name}: {taken_for_missing(cells.coded_missing)}")
     found = Looked(table, target, regression, kinds, remarks)
     if not any(kind not in (*LEFT_OUT, EMPTY) for kind in kinds.values()):
         why = "; ".join(
@@ -82,6 +80,10 @@ def look(table: Table, *, label: str = "", classes: str = "", ignore: str = "", 
         )
         raise DataError(f"{table.source}: no column is left to learn from ({why}).")
     return found
+
+
+def taken_for_missing(codes: Sequence[str]) -> str:
+    return f"{', '.join(codes)} is taken for a missing cell; nothing else is negative"
 
 
 def label_of(table: Table, label: str, ignored: set[str], alone: bool) -> str:

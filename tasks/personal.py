@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +30,13 @@ class PersonalModel:
     labels: tuple[str, ...]  # of all outputs; () for regression
     schema: Schema | None = None  # of a table: how its cells are prepared
     residuals: np.ndarray = field(default_factory=lambda: np.empty(0))  # of values: |true - said| of validation samples
+    threshold: float = 0.5
 
-    def read(self, path: str | Path) -> Table:
-        """The table in a file, with the codes for missing cells that were told in training."""
-        return read_table(path, Reading(missing=self.schema.missing if self.schema else ""))
+    def read(self, path: str | Path, reading: Reading | None = None) -> Table:
+        """The table in a file, with the codes for missing cells that were told in training, and perhaps others."""
+        reading = reading or Reading()
+        codes = [self.schema.missing if self.schema else "", reading.missing]
+        return read_table(path, replace(reading, missing=",".join(code for code in codes if code)))
 
     def predict(self, x: "np.ndarray | Table | str | Path") -> np.ndarray:
         """Probabilities of all labels for each sample, (n, labels), or values, (n,). A table, or its file, goes by its
@@ -43,12 +46,19 @@ class PersonalModel:
         if isinstance(x, Table):
             if self.schema is None:
                 raise ModelError("predict: this model was not trained with a table; give an array")
-            x = prepared(self.schema, x)
+            x = prepared(self.schema, x, new=True)
         found = outputs(self.network, normalised(x, self.mean, self.std, "cpu"))
         if self.labels:
             return np.asarray(torch.softmax(found, dim=1).numpy())
         values = np.asarray(found[:, 0].numpy())
         return values if self.schema is None else values * self.schema.label_std + self.schema.label_mean
+
+    def said(self, probabilities: np.ndarray) -> np.ndarray:
+        """The place of the label that is said of each sample: the most probable one; of two, the second above the run's
+        threshold."""
+        if probabilities.shape[1] == 2:
+            return np.asarray(probabilities[:, 1] > self.threshold).astype(np.int64)
+        return np.asarray(probabilities.argmax(axis=1))
 
     def interval(self, values: np.ndarray, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """In which new values lie with this probability, if they are like the validation samples; infinite with too few."""
@@ -105,6 +115,7 @@ def load_personal(path: Path, network_file: str = "") -> PersonalModel:
             raise ValueError(f"{len(names)} labels for {count} outputs of samples of shape {shape}")
         schema = Schema.from_json(facts["table"], "its schema") if "table" in facts else None
         residuals = np.array(json.loads(facts.get("residuals", "[]")), np.float64)
+        threshold = float(facts.get("threshold", 0.5))
         if residuals.ndim != 1 or not np.isfinite(residuals).all() or (residuals < 0).any():
             raise ValueError("residuals that are none")
         if schema is not None and (len(schema.features) != shape[0] or not schema.is_prepared):
@@ -127,4 +138,4 @@ def load_personal(path: Path, network_file: str = "") -> PersonalModel:
     if wanted != {name: array.shape for name, array in arrays.items()}:
         raise ModelError(f"{path}: its numbers are not those of the network {network_file or model!r}")
     network.load_state_dict({name: torch.from_numpy(np.array(array[...])) for name, array in arrays.items()})
-    return PersonalModel(network, shape, mean, std, () if regression else tuple(names), schema, residuals)
+    return PersonalModel(network, shape, mean, std, () if regression else tuple(names), schema, residuals, threshold)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.tasks.cells import Cells, key, shortened
 from coterie.tasks.kinds import CATEGORY, NUMBER
 from coterie.tasks.reading import Table
 from coterie.tasks.samples import DataError, Dataset
@@ -36,9 +37,9 @@ def _clip(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.clip(x, -LIMIT, LIMIT))
 
 
-def prepared(schema: Schema, table: Table) -> np.ndarray:
+def prepared(schema: Schema, table: Table, new: bool = False) -> np.ndarray:
     """The inputs for each row, (rows, features) float32, all finite."""
-    encoded = schema.encode(table)
+    encoded = schema.encode(table, new)
     transformer = _transformer(schema.to_json())
     x = np.empty((len(encoded), len(schema.features)), np.float32)
     for start in range(0, len(encoded), PIECE):
@@ -128,22 +129,33 @@ class Outside:
 
 
 def outside(schema: Schema, table: Table) -> list[Outside]:
-    """Numbers far from those seen, and categories that nobody had; the first of each column."""
-    encoded = schema.encode(table)
+    """Numbers far from those seen, and words that nobody had; the first of each column."""
+    encoded = schema.encode(table, new=True)
     found = []
     for place, column in enumerate(schema.columns):
-        values = encoded[:, place]
-        if column.kind == CATEGORY:
-            rows = np.flatnonzero(values == len(column.categories))
-            said = "a category that was not told in training"
+        if column.kind == NUMBER:
+            rows, said = _far(column, encoded[:, place])
         else:
-            turned = signed_log(values) if column.transform == "log" else values
-            with np.errstate(invalid="ignore"):
-                rows = np.flatnonzero(np.abs(turned - column.mean) > FAR * column.std)
-            said = f"far from what was seen in training (mean {column.mean:.4g}, deviation {column.std:.4g}"
-            said += ", of the logarithm)" if column.transform == "log" else ")"
+            rows, said = _unknown(column, table.columns[key(column.name)])
         if len(rows):
-            said = f"{values[rows[0]]:g} is {said}" if column.kind != CATEGORY else said
             more = f"; {len(rows)} such cells" if len(rows) > 1 else ""
             found.append(Outside(int(table.lines[rows[0]]), column.name, said + more))
     return found
+
+
+def _far(column: Column, values: np.ndarray) -> tuple[np.ndarray, str]:
+    turned = signed_log(values) if column.transform == "log" else values
+    with np.errstate(invalid="ignore"):
+        rows = np.flatnonzero(np.abs(turned - column.mean) > FAR * column.std)
+    seen = f"mean {column.mean:.4g}, deviation {column.std:.4g}" + ", of the logarithm" * (column.transform == "log")
+    return rows, f"{values[rows[0]]:g} is far from what was seen in training ({seen})" if len(rows) else ""
+
+
+def _unknown(column: Column, cells: Cells) -> tuple[np.ndarray, str]:
+    rows = np.flatnonzero(cells.coded(column.categories) == len(column.categories))
+    if not len(rows):
+        return rows, ""
+    text = shortened(cells.text(int(rows[0])))
+    if column.kind == CATEGORY:
+        return rows, f"{text} was not told in training, and counts as (other)"
+    return rows, f"{text} is none of {', '.join(column.categories[:5])}, and counts as missing"

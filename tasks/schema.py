@@ -95,12 +95,13 @@ class Schema:
             raise DataError(f"{source}: not a schema of a table ({error}). Make one with `coterie schema`.") from None
         return schema
 
-    def encode(self, table: Table) -> np.ndarray:
-        """The cells as numbers, NaN where one is missing, (rows, columns); refuses a table that does not fit."""
-        self._must_have_all(table)
+    def encode(self, table: Table, new: bool = False) -> np.ndarray:
+        """The cells as numbers, NaN where one is missing, (rows, columns); refuses a table that does not fit. `new`: it is
+        not one of a federation, but for a model that is asked."""
+        self._must_have_all(table, new)
         encoded = np.empty((len(table), len(self.columns)))
         for place, column in enumerate(self.columns):
-            encoded[:, place] = _encoded(column, table.columns[key(column.name)], table)
+            encoded[:, place] = _encoded(column, table.columns[key(column.name)], table, new)
         return encoded
 
     def targets(self, table: Table) -> np.ndarray:
@@ -122,7 +123,7 @@ class Schema:
         places = cells.coded(self.classes)
         wrong = np.flatnonzero((places < 0) | (places == len(self.classes)))
         if len(wrong):
-            text = cells.texts[cells.codes[wrong[0]]] if cells.codes is not None else str(cells.numbers[wrong[0]])  # type: ignore[index]
+            text = cells.text(int(wrong[0]))
             place = f"{table.source}, line {int(table.lines[wrong[0]])}, column {cells.name}"
             raise DataError(
                 f"{place}: the label {shortened(text)} is none of the classes {', '.join(self.classes)}. Name all classes of all "
@@ -132,40 +133,46 @@ class Schema:
             )
         return places
 
-    def _must_have_all(self, table: Table) -> None:
+    def _must_have_all(self, table: Table, new: bool) -> None:
         for column in self.columns:
             if key(column.name) not in table.columns:
                 known = [cells.name for cells in table.columns.values()]
+                others, leave = _others(column, new)
                 raise DataError(
-                    f"{table.source}: has no column {column.name!r}, a {column.kind} that the other clients have. Add it (its "
-                    f"cells may be empty), rename the one that is it, or leave it out everywhere with --ignore {column.name}. "
-                    f"{did_you_mean(column.name, known)}",
+                    f"{table.source}: has no column {column.name!r}, a {column.kind} that {others}. Add it (its cells may be "
+                    f"empty), {'or ' * new}rename the one that is it{leave}. {did_you_mean(column.name, known)}",
                     place=f"{table.source}, column {column.name}",
                 )
 
 
-def _encoded(column: Column, cells: Cells, table: Table) -> np.ndarray:
+def _others(column: Column, new: bool) -> tuple[str, str]:
+    """Who has the column, and what else can be done about one that does not fit."""
+    if new:
+        return "the model has", ""
+    return "the other clients have", f", or leave it out everywhere with --ignore {column.name}"
+
+
+def _encoded(column: Column, cells: Cells, table: Table, new: bool) -> np.ndarray:
     where = f"{table.source}, column {cells.name}"
+    others, leave = _others(column, new)
     if column.kind == NUMBER:
         values = cells.values
         if values is None:
-            why = (
-                "and the other clients have numbers in this column. Mend it, say which codes mean missing (--missing), or leave "
-                f"the column out everywhere with --ignore {column.name}."
-            )
+            leave = leave.replace(" it ", " the column ")
+            why = f"and {others} numbers in this column. Mend it, {'or ' * new}say which codes mean missing (--missing){leave}."
             raise not_a_number(table, cells, why)
         return values
     if cells.codes is None and cells.numbers is None:
         raise DataError(
-            f"{where}: is free text or an id, and the other clients have a {column.kind} in this column. Rename it.",
+            f"{where}: is free text or an id, and {others} a {column.kind} in this column. Rename it.",
             place=where,
         )
     places = cells.coded(column.categories).astype(np.float64)
     numeric = cells.values is not None and not np.isnan(cells.values).all()
     if numeric and not any(number(category) is not None for category in column.categories):
         raise DataError(
-            f"{where}: has numbers, and the other clients have a {column.kind} of {', '.join(column.categories[:5])}. Write the "
-            f"same words, rename the column, or leave it out everywhere with --ignore {column.name}.",
+            f"{where}: has numbers, and {others} a {column.kind} of {', '.join(column.categories[:5])}. Write the "
+            f"same words, {'or ' * new}rename the column{leave}.",
             place=where,
         )
     unknown = (

@@ -83,6 +83,15 @@ def test_least_loss_is_best_where_there_is_no_accuracy():
     assert progress.best_value == 1.0
 
 
+def test_best_is_by_the_metric_of_the_run():
+    for metric, best in (("auroc", 0.9), ("brier", 0.1), ("auto", 0.8)):
+        progress = RunProgress("t", 2, metric)
+        for auroc, brier, accuracy in ((0.9, 0.3, 0.7), (0.6, 0.1, 0.8)):
+            mean = {"personal.auroc": auroc, "personal.brier": brier, "personal.accuracy": accuracy}
+            progress.note({**EVENT, "mean": mean})
+        assert progress.best_value == best
+
+
 def test_terminal_shows_who_is_late():
     progress = TerminalProgress("t", 2)
     progress.console = Console(file=io.StringIO(), force_terminal=True, width=200)

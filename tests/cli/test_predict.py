@@ -73,6 +73,30 @@ def test_names_of_labels_and_tables(coterie):
     assert np.mean(np.array(answers[1]) == iris.target_names[iris.target]) > 0.9
 
 
+def test_new_tables_may_be_written_in_another_way_and_the_threshold_is_that_of_the_run(coterie):
+    ages = [20 + 7 * i % 61 for i in range(80)]
+    lines = [
+        f"{age}.5,{'FM'[i % 2]},{'Köln' if i % 3 else 'Bonn'},{'yes' if age > 50 else 'no'}"
+        for i, age in enumerate(ages)
+    ]
+    Path("a.csv").write_text("age,sex,city,ill\n" + "\n".join(lines))
+    own = ("--task", "own", "--data", "a.csv", "--label", "ill", "--partition", "iid", "--num-clients", 2)
+    run = trained(coterie, *own, "--strategy", "fedavg", "--num-server-rounds", 10, "--threshold", 0.2)
+    file = run / "models" / "1.safetensors"
+    Path("new.csv").write_bytes("city#age#sex\nKöln#42,5#F\nBonn#-7#X\n".encode("latin-1"))
+    code, _, err = coterie("predict", file, "new.csv", "--delimiter", "#")
+    assert code == 2 and "--encoding latin-1" in err
+    told = ("--encoding", "latin-1", "--delimiter", "#", "--decimal", ",", "--missing", "age=-7")
+    code, out, err = coterie("predict", file, "new.csv", *told)
+    assert code == 0 and err == "new.csv, line 3, column sex: 'X' is none of F, M, and counts as missing\n"
+    Path("same.csv").write_text("age,sex,city\n42.5,F,Köln\n,,Bonn\n")
+    assert coterie("predict", file, "same.csv")[1] == out
+    ill = [float(row["yes"]) for row in rows(coterie("predict", file, "a.csv")[1])]
+    labels = [row["label"] for row in rows(coterie("predict", file, "a.csv")[1])]
+    assert labels == ["yes" if value > 0.2 else "no" for value in ill]
+    assert any(0.2 < value < 0.5 for value in ill)
+
+
 def test_values_of_a_regression(coterie):
     x, y = load_diabetes(return_X_y=True)
     x, y = (x / x.std(axis=0)).astype(np.float32), ((y - y.mean()) / y.std()).astype(np.float32)

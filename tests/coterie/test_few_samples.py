@@ -21,6 +21,7 @@ def wards(tmp_path) -> str:
     rng = np.random.default_rng(3)
     for name in ("north", "south"):
         x = rng.normal(size=(60, 10)).round(3)
+        x[:, 9] = 1
         ill = np.where(x[:, 0] + x[:, 1] + rng.normal(size=60) > 1.8, "yes", "no")
         lines = [",".join([*(f"c{i}" for i in range(10)), "ill"])]
         lines += [",".join([*map(str, row), label]) for row, label in zip(x.tolist(), ill, strict=True)]
@@ -75,7 +76,8 @@ def test_folds_test_every_row_once(wards, tmp_path, capsys):
         "0",
     ]
     run_with(main_options, "--run-dir", str(tmp_path / "run"), "--folds", "3", "--class-weights", "balanced")
-    shown = capsys.readouterr().out
+    shown, err = capsys.readouterr()
+    assert err.count("column c9") == 1 and "fold 3" in err  # what all folds would say again is said once
     done = coterie.open_run(tmp_path / "run")
     assert [(row["client"], row["test-samples"], row["folds"]) for row in done.folds] == [
         ("north", 60, 3),
@@ -108,6 +110,22 @@ def test_pooled_figures_count_samples_and_say_how_far_folds_differ():
     (row,) = pooled(folds)
     assert row["personal.accuracy"]["mean"] == pytest.approx(0.8)
     assert row["personal.accuracy"]["standard-error"] == pytest.approx(0.2)
+    assert "gain" not in row
+
+
+def test_the_gain_over_all_folds_is_surer_than_that_of_one():
+    def fold(samples: int, low: float | None, high: float | None) -> list[dict[str, object]]:
+        row = {"client": "a", "test-samples": samples, "local": 0.6, "gain": 0.1, "gain-low": low, "gain-high": high}
+        return [{**row, "verdict": "cannot tell"}]
+
+    (row,) = pooled([fold(10, -0.02, 0.18)] * 4)
+    assert (row["local"], row["gain"], row["verdict"]) == (pytest.approx(0.6), pytest.approx(0.1), "gains")
+    assert (row["gain-low"], row["gain-high"]) == (pytest.approx(0.08 - 0.05), pytest.approx(0.08 + 0.05))
+    (row,) = pooled([fold(10, -0.3, 0.3), fold(30, 0.0, 0.2)])  # middles 0 and 0.1, halves 0.3 and 0.1
+    half = ((0.25 * 0.3) ** 2 + (0.75 * 0.1) ** 2) ** 0.5
+    assert (row["gain-low"], row["gain-high"]) == (pytest.approx(0.075 - half), pytest.approx(0.075 + half))
+    (row,) = pooled([fold(10, 0.1, 0.2), fold(1, None, None)])
+    assert row["gain-low"] is None and row["verdict"] == "cannot tell"
 
 
 def test_class_weights_find_more_of_the_rare(wards, tmp_path):

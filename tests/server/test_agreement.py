@@ -220,6 +220,15 @@ def test_what_is_told_of_a_table_counts_towards_the_owners_epsilon(three, tmp_pa
     assert Accountant.load(FileStore(tmp_path / "clients", "north", "1")).history == ()
 
 
+def test_the_owner_of_a_table_is_told_what_is_left_out_of_it(three, tmp_path, caplog):
+    ids = [f"p{i}" for i in range(60)]
+    rows = three["west"].read_text().splitlines()
+    three["west"].write_text("\n".join(",".join(pair) for pair in zip(rows, ["Patient ID", *ids], strict=True)))
+    federation(tmp_path, three)
+    told = {r.getMessage() for r in caplog.records if r.name == "coterie.client.tables"}
+    assert told == {f"{three['west']}, column Patient ID: looks like an id: every row has another; left out"}
+
+
 def test_a_client_opens_no_table_that_only_the_run_names(three):
     config = RunConfig.parse({"task": "own", "label": "ill", "data": str(three["north"]), "num-clients": 2})
     for node in ({"partition-id": 0, "num-partitions": 2}, {"client-name": "north"}):

@@ -359,7 +359,48 @@ def test_a_site_may_be_scaled_by_itself_and_strange_cells_are_told(tmp_path):
     assert x[:, 0].mean() == pytest.approx(0, abs=1e-5) and x[:, 0].std() == pytest.approx(1, abs=1e-5)
     new = read_table(written(tmp_path, "dose,age,sex\n2,430,F\n1e14,50,X\n", "new.csv"))
     assert np.isfinite(prepared(schema, new)).all()
-    assert [(cell.line, cell.column) for cell in outside(schema, new)] == [(2, "Age"), (3, "dose")]
+    assert [(cell.line, cell.column) for cell in outside(schema, new)] == [(2, "Age"), (3, "dose"), (3, "sex")]
+    assert outside(schema, new)[2].text == "'X' is none of F, M, and counts as missing"
+
+
+def test_what_was_rare_in_training_is_not_far_from_it(tmp_path):
+    """A yes in a hundred is ten deviations away, and was seen."""
+    table, facts = told(
+        tmp_path, "a", "rare,ill\n" + "\n".join(f"{int(i % 100 == 7)},{'ny'[i % 2]}" for i in range(200))
+    )
+    schema = agree({"a": facts}).schema
+    assert schema.columns[0].kind == "yes/no" and outside(schema, table) == []
+
+
+def test_what_the_model_has_is_asked_of_new_rows_without_talk_of_other_clients(tmp_path):
+    found = sites(tmp_path, np.random.default_rng(8))
+    schema = agree({name: facts for name, (_, facts) in found.items()}).schema
+    for text, message in (
+        (
+            "sex,age\nF,3\n",
+            "has no column 'dose', a number that the model has. Add it (its cells may be empty), or rename",
+        ),
+        ("sex,age,dose\nF,old,2\n", "'old' is not a number, and the model has numbers in this column. Mend it, or say"),
+        ("sex,age,dose\n1,3,2\n", "has numbers, and the model has a yes/no of F, M. Write the same words, or rename"),
+    ):
+        with pytest.raises(DataError) as refused:
+            prepared(schema, read_table(written(tmp_path, text)), new=True)
+        assert message in str(refused.value) and "--ignore" not in str(refused.value)
+
+
+def test_remarks_on_all_files_are_made_once(tmp_path):
+    rows = "".join(f"p{i},{20 + i * 7 % 31},{'-9' if i % 5 == 0 else i % 7},{'ny'[i % 2]}\n" for i in range(30))
+    for name, head in (("a", "Patient ID,age,crp,ill"), ("b", "patient id,age,CRP,ill")):
+        written(tmp_path, f"{head}\n{rows}", f"{name}.csv")
+    written(tmp_path, "id,age,crp,ill,Patient Id\n" + rows.replace("\n", ",x\n"), "c.csv")
+    _, remarks = look_at(RunConfig.parse({"task": "own", "data": str(tmp_path), "label": "ill"}))
+    assert [remark for remark in remarks if "crp" in remark] == [
+        "column crp: -9 is taken for a missing cell; nothing else is negative"
+    ]
+    assert [remark for remark in remarks if "every row has another" in remark] == [
+        f"{tmp_path}/c.csv, column id: looks like an id: every row has another; left out",
+        "column Patient ID: looks like an id: every row has another; left out",
+    ]
 
 
 def test_files_give_clients_their_names(tmp_path):
