@@ -1,5 +1,6 @@
 """Tables: every kind of file, a true schema or a refusal that names the place, and inputs that do not depend on order."""
 
+import contextlib
 import csv
 import gzip
 import math
@@ -7,6 +8,7 @@ import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -174,10 +176,8 @@ def test_any_table_has_a_true_schema_or_is_refused_by_its_place(grid, random):
     names = [f"c{i}" for i in range(len(grid) - 1)] + ["ill"]
     with tempfile.TemporaryDirectory() as home:
         found = []
-        for order in (list(range(len(grid))), random.sample(range(len(grid)), len(grid))):
-            path = Path(home, "a.csv")
-            with path.open("w", newline="") as file:
-                csv.writer(file).writerows([[names[i] for i in order], *zip(*(grid[i] for i in order), strict=True)])
+        for order in (None, random):
+            path = _file(home, grid, order)
             try:
                 looked = look(read_table(path), label="ill")
                 schema = agree({"a": facts_of(looked, np.arange(len(looked.table)), 1)}, min_count=1).schema
@@ -204,6 +204,55 @@ def test_any_table_has_a_true_schema_or_is_refused_by_its_place(grid, random):
             assert all(math.isfinite(float(cell.replace(",", "."))) for cell in there)
         else:
             assert {_plain(category) for category in column.categories} <= {_plain(cell) for cell in there}
+
+
+@given(st.lists(grids(), min_size=2, max_size=3), grids(), st.integers(1, 5), st.randoms(use_true_random=False))
+@settings(max_examples=15, deadline=None)
+def test_whatever_clients_agree_on_no_input_is_ever_nan(sites, new, min_count, random):
+    """Also scaled at home, with noise, and for rows that nobody saw; and whatever the order of columns and clients is."""
+    with tempfile.TemporaryDirectory() as home:
+        found = []
+        for turned in (False, True):
+            tables, facts = {}, {}
+            for i, grid in reversed(list(enumerate(sites))) if turned else enumerate(sites):
+                try:
+                    looked = look(read_table(_file(home, grid, random if turned else None)), label="ill", alone=False)
+                except DataError:
+                    continue
+                tables[str(i)], facts[str(i)] = looked.table, facts_of(looked, np.arange(len(looked.table)), min_count)
+            try:
+                agreed = agree(dict(sorted(facts.items())), min_count=min_count)
+            except DataError:
+                return
+            found.append(agreed.schema)
+        assert found[0] == found[1]
+        schema = found[0]
+        rng = np.random.default_rng(1)
+        with contextlib.suppress(DataError):
+            tables["new"] = read_table(_file(home, new, None))
+        for table in tables.values():
+            for ready in (schema, None, "noisy"):
+                try:
+                    if ready is None:
+                        ready = at_home(schema, table)
+                    elif ready == "noisy":
+                        ready = agree_noisy(schema.bare(), {"a": noisy_facts(schema.bare(), table, 3.0, rng)}, 3.0)
+                    x = prepared(ready, table)
+                except DataError as error:
+                    assert "a.csv" in str(error) and "column" in str(error)
+                    continue
+                assert x.dtype == np.float32 and x.shape == (len(table), len(ready.features))
+                assert np.isfinite(x).all() and np.abs(x).max(initial=0) <= LIMIT
+
+
+def _file(home: str, grid: list[list[str]], random: Random | None) -> Path:
+    """A table of these columns, in a random order if there is a `random`."""
+    names = [f"c{i}" for i in range(len(grid) - 1)] + ["ill"]
+    order = random.sample(range(len(grid)), len(grid)) if random else range(len(grid))
+    path = Path(home, "a.csv")
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([[names[i] for i in order], *zip(*(grid[i] for i in order), strict=True)])
+    return path
 
 
 def _plain(cell: str) -> float | str:
