@@ -4,14 +4,16 @@
     python benchmarks/raw_tables.py adult --data-root data --strategies local,fedavg --seeds 101,102,103,104
 
 heart: the four raw UCI files, columns in four orders, words for codes, `?` for gaps, against the task `heart`.
-adult: the raw rows by occupation, each occupation a client, against the task's own preparation of the same rows.
-Clients test with the same rows in both. Prints the mean test accuracy over clients of both, and the mean of the paired
-differences with its standard error.
+adult: the raw rows by occupation or country, each a client, against the task's own preparation of the same rows.
+Clients test with the same rows in both. Prints the mean test accuracy and AUROC over clients of both, and the mean of the
+paired differences with its standard error. `--against model=linear` compares the tables with themselves, learned in another
+way.
 """
 
 import argparse
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +64,7 @@ ADULT = [
     "country",
     "income",
 ]
-OCCUPATION = ADULT.index("occupation")
+METRICS = ("accuracy", "auroc")
 
 
 def in_words(column: str, cell: str) -> str:
@@ -89,14 +91,14 @@ def raw_heart(root: Path, home: Path) -> tuple[Tables, dict[str, str]]:
     return tables, {"task": "heart", "data_root": str(root)}
 
 
-def raw_adult(root: Path, home: Path, most: int) -> tuple[Tables, dict[str, str]]:
-    """At most so many rows of each occupation, from the raw file and as the task prepares them."""
+def raw_adult(root: Path, home: Path, most: int, by: str) -> tuple[Tables, dict[str, str]]:
+    """At most so many rows of each occupation or country, from the raw file and as the task prepares them."""
     lines = [line for line in (root / "adult.data").read_text().splitlines() if line.strip() and line[0] != "|"]
     cells = [[cell.strip() for cell in line.split(",")] for line in lines]
-    by_occupation: dict[str, list[int]] = {}
+    whose: dict[str, list[int]] = {}
     for place, row in enumerate(cells):
-        by_occupation.setdefault(row[OCCUPATION], []).append(place)
-    mine = {name: rows[:most] for name, rows in sorted(by_occupation.items()) if len(rows) >= 100}
+        whose.setdefault(row[ADULT.index(by)], []).append(place)
+    mine = {name: rows[:most] for name, rows in sorted(whose.items()) if len(rows) >= 100}
     rng = np.random.default_rng(7)
     files = {
         str(i): shuffled(home / f"{i}.csv", ADULT, [cells[row] for row in rows], rng)
@@ -110,6 +112,12 @@ def raw_adult(root: Path, home: Path, most: int) -> tuple[Tables, dict[str, str]
     return coterie.tables(files, label="income"), {"task": "own", "data": str(home / "adult.npz")}
 
 
+def keys_of(text: str) -> dict[str, Any]:
+    """`model=linear,weight-decay=0.01` as keywords of `coterie.run`."""
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    return {key.replace("-", "_"): float(v) if v.replace(".", "", 1).isdigit() else v for key, _, v in pairs}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["heart", "adult"])
@@ -117,32 +125,44 @@ def main() -> None:
     parser.add_argument("--strategies", default="local,fedavg,fedper,pfedsim,pfedsv,coterie")
     parser.add_argument("--seeds", default="101,102,103,104")
     parser.add_argument("--rounds", default=20, type=int)
-    parser.add_argument("--rows", default=400, type=int, help="adult: most rows of an occupation")
+    parser.add_argument("--rows", default=400, type=int, help="adult: most rows of a client")
+    parser.add_argument("--by", default="occupation", choices=ADULT, help="adult: whose rows are whose")
+    parser.add_argument("--set", default="", metavar="K=V,K=V", help="settings of the tables' side")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a text setting of the raw side"
+        "--against", default="", metavar="K=V,K=V", help="not the task, but the tables with these settings"
     )
     options = parser.parse_args()
-    more = dict(pair.split("=", 1) for pair in options.set)
-    more = {key: float(v) if v.replace(".", "", 1).isdigit() else v for key, v in more.items()}
-    home = Path(tempfile.mkdtemp(prefix="raw-tables-"))
-    root = options.data_root
-    tables, task = raw_heart(root, home) if options.what == "heart" else raw_adult(root, home, options.rows)
+    home, root = Path(tempfile.mkdtemp(prefix="raw-tables-")), options.data_root
+    if options.what == "heart":
+        tables, task = raw_heart(root, home)
+    else:
+        tables, task = raw_adult(root, home, options.rows, options.by)
+    raw = {"data": tables, **keys_of(options.set)}
+    other: dict[str, Any] = {"data": tables, **keys_of(options.against)} if options.against else task
     for strategy in options.strategies.split(","):
-        pairs = []
+        found = []
         for seed in map(int, options.seeds.split(",")):
             keys = {"seed": seed, "workers": 0, "progress": False, "num_server_rounds": options.rounds}
-            keys |= {"evaluate_every": options.rounds}
-            runs = (
-                coterie.run(strategy, data=tables, run_dir=home / f"raw-{strategy}-{seed}", **keys, **more),
-                coterie.run(strategy, run_dir=home / f"task-{strategy}-{seed}", **keys, **task),
-            )
-            pairs.append([run.result["mean-test-accuracy"]["personal"] for run in runs])
-        raw, made = np.array(pairs).T
-        error = (raw - made).std(ddof=1) / np.sqrt(len(raw)) if len(raw) > 1 else float("nan")
-        print(
-            f"{strategy:8s} raw {raw.mean():.4f}  task {made.mean():.4f}  {(raw - made).mean():+.4f} ± {error:.4f}",
-            flush=True,
-        )
+            keys |= {"evaluate_every": options.rounds, "baseline": "none"}
+            runs = [
+                coterie.run(strategy, run_dir=home / f"{strategy}-{seed}-{side}", **keys, **of_side)
+                for side, of_side in enumerate((raw, other))
+            ]
+            found.append([[_mean(run, metric) for metric in METRICS] for run in runs])
+        sides = np.array(found)  # (seeds, sides, metrics)
+        told = [f"{strategy:8s}"]
+        for place, metric in enumerate(METRICS):
+            raw_side, other_side = sides[:, 0, place], sides[:, 1, place]
+            away = raw_side - other_side
+            error = away.std(ddof=1) / np.sqrt(len(away)) if len(away) > 1 else float("nan")
+            told.append(f"{metric} {raw_side.mean():.4f} {other_side.mean():.4f} {away.mean():+.4f} ± {error:.4f}")
+        print("  ".join(told), flush=True)
+
+
+def _mean(run: coterie.Run, metric: str) -> float:
+    """Over clients that have it."""
+    values = [row["value"] for row in run.metrics if row["metric"] == metric]
+    return float(np.mean(values))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from coterie.tasks.samples import Dataset
 from coterie.tasks.schema import Schema
 from coterie.tasks.server_data import held_out, without
 from coterie.tasks.shifts import Shift, kind_of
-from coterie.tasks.sources import is_table_run, looked_at, pool_of
+from coterie.tasks.sources import is_table_run, looked_at, pool_of, several
 from coterie.tasks.splits import Split, split, stratified_order
 from coterie.tasks.training import Samples, chosen_samples
 from coterie.wire.config import RunConfig
@@ -67,7 +67,8 @@ def load_client_data(node_config: Mapping[str, Any], config: RunConfig, name: st
 def _dealt(config: RunConfig, partition_id: int, num_partitions: int, cache: str) -> ClientData:
     """A client's share of the task's data set: indices, which are the same for all of its messages."""
     dataset, parts = partitioned(config, num_partitions, cache)
-    mine = _split(dataset, parts[partition_id], config, str(partition_id))
+    alone = config.task == "own" and several(config.data)  # as if it had them on a machine of its own
+    mine = _split(dataset, parts[partition_id], config, dataset.owners[partition_id] if alone else str(partition_id))
     if config.test_data == "published":
         mine = replace(mine, test=np.sort(published_tests(dataset, config)[partition_id::num_partitions]))
     mine = fewer(mine, dataset.y, config, str(partition_id))

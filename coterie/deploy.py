@@ -40,7 +40,7 @@ from coterie.server.rundir import new_run_dir
 from coterie.simulate import names_of_clients, prepare
 from coterie.tasks.resolve import partition_kind, spec_of
 from coterie.tasks.server_data import is_amount
-from coterie.tasks.sources import named_files
+from coterie.tasks.sources import named_files, several
 from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.files import alone_in
@@ -147,8 +147,8 @@ def _run(config: Mapping[str, Value], run_dir: Path, ports: tuple[int | None, in
 
 
 def _files_of(settings: RunConfig) -> dict[str, Path]:
-    """The tables of a run by the names of their owners."""
-    return named_files(settings.data) if has_table(settings) else {}
+    """The tables of a run, or several places of other data, by the names of their owners."""
+    return named_files(settings.data) if has_table(settings) else several(settings.data)
 
 
 class LocalFederation:

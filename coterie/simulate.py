@@ -33,7 +33,7 @@ from coterie.tasks.foreign import foreign_set
 from coterie.tasks.own import describe
 from coterie.tasks.resolve import dealt_names, number_of_clients, partition_kind, spec_of
 from coterie.tasks.server_data import is_amount
-from coterie.tasks.sources import client_name, is_table_data, named_files, pool_of
+from coterie.tasks.sources import client_name, is_table_data, named_files, pool_of, several
 from coterie.tasks.spec import same_kind
 from coterie.wire.attack import AttackSettings, bad_clients
 from coterie.wire.config import RunConfig, Value, split_sections
@@ -111,6 +111,9 @@ def configuration(
     return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
 
+EACH_ITS_OWN = "every file or folder is a client of its own; leave partition out"
+
+
 @tame_torch()
 def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
     """The whole configuration of a simulation, checked, with its data loaded and dealt: all mistakes show up here."""
@@ -144,11 +147,15 @@ def _describe_own_data(values: Mapping[str, Value]) -> dict[str, Value]:
             raise ConfigError("task = 'own': say where your data are, for example --data measurements.csv")
         if is_table_data(str(values["data"])):
             return _describe_tables(values)
-        data = str(Path(str(values["data"])).absolute())
+        places = several(str(values["data"]))
+        data = ",".join(f"{name}={path}" for name, path in places.items()) or str(Path(str(values["data"])).absolute())
+        if places and values.get("partition", "auto") not in ("auto", "natural"):
+            raise ConfigError(f"partition = {values['partition']!r}: {EACH_ITS_OWN}")
         told, shape = str(values.get("classes", "")), str(values.get("input-shape", ""))
         bad = str(values.get("bad-files", "leave-out"))
-        spec = describe(load_dataset("own", "", data=data, classes=told, input_shape=shape, bad_files=bad))
-        classes = "regression" if spec.kind == "regression" else told or str(spec.num_outputs)
+        dataset = load_dataset("own", "", data=data, classes=told, input_shape=shape, bad_files=bad)
+        spec, names = describe(dataset), ",".join(dataset.label_names) if places else ""
+        classes = "regression" if spec.kind == "regression" else told or names or str(spec.num_outputs)
         values |= {"data": data, "classes": classes, "input-shape": ",".join(str(size) for size in spec.input_shape)}
         if spec.natural_clients and values.get("partition", "auto") in ("auto", "natural"):
             values |= {"partition": "natural", "num-clients": len(spec.natural_clients)}
@@ -174,7 +181,7 @@ def _describe_tables(values: Mapping[str, Value]) -> dict[str, Value]:
     elif not config.classes and not any("," in name for name in outline.label_names):
         found["classes"] = ",".join(outline.label_names)
     if several and config.partition not in ("auto", "natural"):
-        raise ConfigError(f"partition = {config.partition!r}: every file is a client of its own; leave partition out")
+        raise ConfigError(f"partition = {config.partition!r}: {EACH_ITS_OWN}")
     if outline.owners and config.partition in ("auto", "natural"):
         found |= {"partition": "natural", "num-clients": len(outline.owners)}
     config, _ = parse_config(found)

@@ -7,11 +7,13 @@ business.
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from coterie.tasks.images import PUBLISHED, load_digits, load_images, load_kinds
 from coterie.tasks.installed import DATA, spec_named, task_names
 from coterie.tasks.linear import LinearRecipe, load_linear
 from coterie.tasks.samples import DataError, Dataset, did_you_mean
+from coterie.tasks.sources import several
 from coterie.tasks.spec import TASKS
 from coterie.tasks.tabular import load_adult, load_heart, load_synthetic
 from coterie.wire.installed import load
@@ -42,7 +44,7 @@ def load_dataset(
         raise DataError(
             f"data={data!r} is for task 'own', not for task {task!r}. Set task to 'own', or leave data out."
         )
-    where = str(Path(data or data_root).expanduser().resolve())
+    where = data if several(data) else str(Path(data or data_root).expanduser().resolve())
     return _load(task, where, download, classes, input_shape, bad_files)
 
 
@@ -50,9 +52,11 @@ def load_dataset(
 def _load(task: str, where: str, download: bool, classes: str, input_shape: str, bad_files: str) -> Dataset:
     path = Path(where)
     if task == "own":
-        from coterie.tasks.own import load_own
+        from coterie.tasks.own import load_own, load_several
 
-        return load_own(path, classes=classes, input_shape=input_shape, refuse=bad_files == "refuse")
+        told: dict[str, Any] = {"classes": classes, "input_shape": input_shape, "refuse": bad_files == "refuse"}
+        places = several(where)
+        return load_several(places, **told) if places else load_own(path, **told)
     if task not in TASKS:
         return _load_installed(task, path)
     if task == "digits":

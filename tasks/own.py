@@ -17,7 +17,7 @@ import numpy as np
 from coterie.tasks.agreeing import agree
 from coterie.tasks.facts import facts_of
 from coterie.tasks.kinds import LABELS, OWNER, look
-from coterie.tasks.pictures import SUFFIXES, is_image, read_folder, read_images
+from coterie.tasks.pictures import SUFFIXES, is_image, read_folder, read_images, say_once
 from coterie.tasks.preparing import dataset_of
 from coterie.tasks.reading import Table, is_table, read_table
 from coterie.tasks.samples import DataError, Dataset, check_finite, read_arrays
@@ -48,6 +48,41 @@ def load_own(path: str | Path, *, classes: str = "", input_shape: str = "", refu
             f"data={path}: unknown kind of file {path.suffix!r}; give an .npz, .csv, .parquet or .py file or a folder."
         )
     return make_dataset(fields, str(path), classes, shape)
+
+
+def load_several(
+    places: Mapping[str, Path], *, classes: str = "", input_shape: str = "", refuse: bool = False
+) -> Dataset:
+    """The data of several owners, each in a place of its own, as one data set with natural clients."""
+    if not classes:
+        folders = [folder for path in places.values() if path.is_dir() for folder in path.iterdir() if folder.is_dir()]
+        classes = ",".join(sorted({folder.name for folder in folders if not folder.name.startswith(".")}))
+    of = {
+        name: load_own(path, classes=classes, input_shape=input_shape, refuse=refuse) for name, path in places.items()
+    }
+    shapes = {data.x.shape[1:] for data in of.values()}
+    if len(shapes) > 1 and all(len(shape) == 3 for shape in shapes):
+        colours, *size = (max(s[0] for s in shapes), *(int(np.median([s[i] for s in shapes])) for i in (1, 2)))
+        log.warning("images of several clients become %dx%d; input-shape tells another", size[1], size[0])
+        shape = f"{colours},{size[0]},{size[1]}"
+        return load_several(places, classes=classes, input_shape=shape, refuse=refuse)
+    first = next(iter(of.values()))
+    for name, data in of.items():
+        alike = (data.x.shape[1:], data.x.dtype, data.mean.tolist(), data.std.tolist(), data.num_classes > 0)
+        if alike != (first.x.shape[1:], first.x.dtype, first.mean.tolist(), first.std.tolist(), first.num_classes > 0):
+            raise DataError(
+                f"{data.source}: samples of client {name} are not like those of {first.source} (shape, kind of numbers, "
+                "mean, std, classes or values). Bring them to one form."
+            )
+    return replace(
+        first,
+        x=np.concatenate([data.x for data in of.values()]),
+        y=np.concatenate([data.y for data in of.values()]),
+        num_classes=max(data.num_classes for data in of.values()),
+        owner=np.repeat(np.arange(len(of)), [len(data) for data in of.values()]),
+        owners=tuple(of),
+        source=", ".join(data.source for data in of.values()),
+    )
 
 
 def load_inputs(path: str | Path, shape: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:
@@ -211,9 +246,7 @@ def _named_labels(
             raise DataError(
                 f"{source}: found the labels {', '.join(found)}, but classes is {classes}; give all their names."
             )
-        log.warning(
-            "%s: labels found: %s. If other clients have other labels, set classes for all.", source, ",".join(names)
-        )
+        say_once(f"{source}: labels found: {','.join(names)}. If other clients have other labels, set classes for all.")
     unknown = [name for name in found if name not in names]
     if unknown:
         raise DataError(

@@ -5,6 +5,7 @@ A file that cannot be read is named and left out, and counted; or refused, if th
 
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,12 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 NAMED = 5  # bad files that are named in full
 LARGEST_SIDE = 224  # pixels of an image whose size nobody told
 log = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=1000)
+def say_once(text: str) -> None:
+    """A folder is read again once its classes and sizes are known."""
+    log.warning("%s", text)
 
 
 def is_image(path: Path) -> bool:
@@ -61,9 +68,9 @@ def read_images(
                 raise
             bad.append(file)
             if len(bad) <= NAMED:
-                log.warning("%s", error)
+                say_once(str(error))
     if bad:
-        log.warning("%s: %d of %d images cannot be read and are left out", where, len(bad), len(files))
+        say_once(f"{where}: {len(bad)} of {len(files)} images cannot be read and are left out")
     if not images:
         raise DataError(f"{where}: none of {len(files)} images can be read; the first is {bad[0]}. Are they complete?")
     return good, images

@@ -56,6 +56,11 @@ def named_files(data: str) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def several(data: str) -> dict[str, Path]:
+    """The files or folders in a list of them, by the names of their clients; none if `data` is one place."""
+    return named_files(data) if "," in data and not Path(data).expanduser().exists() else {}
+
+
 def _part(text: str) -> tuple[str, Path]:
     name, equals, path = text.partition("=")
     if not equals or Path(text).exists():

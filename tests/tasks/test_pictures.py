@@ -1,6 +1,7 @@
 """Folders of images as clinics and cameras leave them, and what training does with them."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import coterie
+from coterie.client.data import load_client_data
 from coterie.server.pixels import check_pixels
+from coterie.strategies.registry import parse_config
 from coterie.tasks.own import load_inputs, load_own
 from coterie.tasks.samples import DataError
 from coterie.tasks.training import Samples, augmented
@@ -141,3 +144,40 @@ def test_sums_that_no_pixels_have_are_refused(sums):
 def test_what_cannot_be_augmented_is_refused(keys, message):
     with pytest.raises(coterie.CoterieError, match=message):
         coterie.run("fedavg", workers=0, progress=False, num_server_rounds=1, **keys)
+
+
+def site(home: Path, name: str, sizes: dict[str, tuple[int, int]], grey: bool) -> Path:
+    for label, size in sizes.items():
+        folder = home / name / label
+        folder.mkdir(parents=True)
+        for i in range(6):
+            Image.new("L" if grey else "RGB", size, i if grey else (i, 9, 9)).save(folder / f"{i}.png")
+    return home / name
+
+
+def test_several_folders_are_several_clients_as_on_machines_of_their_own(tmp_path):
+    north = site(tmp_path, "north", {"ill": (10, 8), "ok": (10, 8)}, grey=True)
+    south = site(tmp_path, "south", {"odd": (14, 12), "ok": (14, 12)}, grey=False)
+    done = coterie.run(
+        "fedavg", "own", f"{south},{north}", num_server_rounds=1, run_dir=tmp_path / "run", workers=0, progress=False
+    )
+    assert [row["client"] for row in done.clients] == ["north", "south"]
+    assert done.config["input-shape"] == "3,10,12" and done.config["classes"] == "ill,odd,ok"
+    config, _ = parse_config(done.config)
+    for i, (name, place) in enumerate((("north", north), ("south", south))):
+        dealt = load_client_data({"partition-id": i, "num-partitions": 2}, config, name)
+        own = load_client_data({"data": str(place)}, config, name)
+        for part in ("train", "validation", "test"):
+            mine, theirs = getattr(dealt.split, part), getattr(own.split, part)
+            assert len(mine) and np.array_equal(dealt.dataset.x[mine], own.dataset.x[theirs])
+            assert np.array_equal(dealt.dataset.y[mine], own.dataset.y[theirs])
+
+
+def test_several_places_must_be_alike(tmp_path):
+    for name, features in (("a", 3), ("b", 4)):
+        np.savez(tmp_path / f"{name}.npz", x=np.zeros((20, features)), y=np.arange(20) % 2)
+    files = f"{tmp_path / 'a.npz'},{tmp_path / 'b.npz'}"
+    with pytest.raises(coterie.CoterieError, match=r"b\.npz: samples of client b are not like those of .*a\.npz"):
+        coterie.run("fedavg", "own", files, num_server_rounds=1)
+    with pytest.raises(coterie.CoterieError, match="every file or folder is a client of its own; leave partition out"):
+        coterie.run("fedavg", "own", files, partition="iid", num_server_rounds=1)
