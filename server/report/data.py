@@ -183,10 +183,20 @@ def _who_with_whom(findings: Mapping[str, Finding], clients: Sequence[str]) -> d
         "groups": groups,
         "groups-in-words": told.facts.get("in-words", "") if told else "",
         "axioms": _axioms(told),
+        "apart": _apart(told),
         "links": [[place[name], place[other]] for name, others in links.items() for other in others
                   if name in place and other in place and name != other],
         "places": {str(place[name]): point for name, point in places.items() if name in place},
     }  # fmt: skip
+
+
+def _apart(told: Finding | None) -> list[list[Any]]:
+    """How far each client is from its own group, and from the nearest other one, whose first is named."""
+    facts: Mapping[str, Mapping[str, Any]] = told.facts.get("clients", {}) if told else {}
+    return [
+        [client, _number(fact["own"]), _number(fact["to-nearest"]), next(iter(fact["nearest"]), "")]
+        for client, fact in facts.items()
+    ]
 
 
 def _axioms(told: Finding | None) -> dict[str, Any] | None:

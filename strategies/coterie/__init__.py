@@ -34,7 +34,7 @@ from coterie.games.prototypes import (
     prior_shift,
     to_groups,
 )
-from coterie.strategies.coterie.facts import groups_found
+from coterie.strategies.coterie.facts import groups_found, in_the_event
 from coterie.strategies.coterie.telling import told_prototypes
 from coterie.strategies.fedavg import FedAvg, sample_weights
 from coterie.strategies.federation import name_order
@@ -108,7 +108,10 @@ class Coterie(FedAvg):
         self.check(self.config)
 
     def round(self, round: Round) -> None:
+        before = dict(self.members)
         silent = self.meet(round)
+        if self.members != before:
+            round.tell(**in_the_event(self.findings()))
         order = self.train_order(round.number)
         updates = round.train(lambda clients: self.with_models(lambda client: order, clients))
         round.event["left-out"] |= {client: str(why) for client, why in silent.items() if client not in updates}
@@ -141,10 +144,9 @@ class Coterie(FedAvg):
         told, failed = round.ask(new, lambda clients: [Sent(order)] * len(clients), self.check_prototypes)
         for client, error in failed.items():
             log.warning("round %d: client %s tells no prototypes: %s", round.number, client, error)
-        first = not self.prototypes
         self.prototypes |= {client: vars(one) for client, one in told.items()}
-        if first:
-            self.form(list(told))
+        if not self.members:
+            self.form(list(self.prototypes))
         else:
             for client in told:
                 self.join(client)
@@ -165,20 +167,26 @@ class Coterie(FedAvg):
                 self.found(client, self.model)
 
     def join(self, client: str) -> None:
-        """The nearest group, or one of its own, which begins with the model of the nearest."""
-        if client not in self.comparable([client]) or not self.members:
-            return
-        known = [*self.members, client]
+        """The nearest group, or one of its own, which begins with the nearest's model. None, if nothing can be compared."""
         names = list(self.groups())
-        groups = [[i for i, one in enumerate(self.members) if self.members[one] == name] for name in names]
-        distances = to_groups(Kinds([self.told(one) for one in known]), len(known) - 1, groups)
+        distances = self.distances_to(client, names)
         if np.isnan(distances).all():
+            if self.settings.threshold == 0:
+                self.found(client, self.model)
             return
         best = int(np.nanargmin(distances))
         if distances[best] < self.settings.threshold:
             self.members[client] = names[best]
         else:
             self.found(client, self.models[names[best]])
+
+    def distances_to(self, client: str, names: list[str]) -> np.ndarray:
+        """T of a client that is in no group yet with each of these groups; nan where no label is shared."""
+        others = self.comparable(self.members)
+        if client not in self.comparable([client]) or not others:
+            return np.full(len(names), np.nan)
+        groups = [[i for i, one in enumerate(others) if self.members[one] == name] for name in names]
+        return to_groups(Kinds([self.told(one) for one in [*others, client]]), len(others), groups)
 
     def found(self, client: str, model: Parts) -> None:
         group = str(len(self.models))
@@ -243,7 +251,9 @@ class Coterie(FedAvg):
 
     def findings(self) -> list[Finding]:
         clients = self.comparable(sorted(self.members, key=name_order))
-        return groups_found(clients, [self.told(client) for client in clients], self.groups(), self.settings.threshold)
+        unknown = [client for client in self.federation.connected if client not in self.members]
+        told = [self.told(client) for client in clients]
+        return groups_found(clients, told, self.groups(), self.settings.threshold, unknown)
 
     # The client.
 

@@ -87,7 +87,7 @@ def test_kinds_train_apart_and_a_group_without_participants_keeps_its_model(fede
     run = federate(**kinds, **{"fraction-train": 0.25, "num-server-rounds": 3})
     findings = json.loads((run.path / "findings.json").read_text())
     assert findings["groups"]["values"] == [["0", "2"], ["1", "3"]]
-    assert findings["groups"]["facts"]["in-words"] == "0 trains with 2; 1 trains with 3"
+    assert findings["groups"]["facts"]["in-words"].startswith("0 trains with 2; 1 trains with 3; T is")
     assert "0 trains with 2; 1 trains with 3" in (run.path / "report.html").read_text()
     for event in run.events:  # one client trains in a round: the model of the other kind stays as it was
         (trained,) = event["train"]
@@ -98,6 +98,23 @@ def test_kinds_train_apart_and_a_group_without_participants_keeps_its_model(fede
     facts = findings["groups"]["facts"]["clients"]
     assert all(facts[client]["own"] < 3 <= facts[client]["to-nearest"] for client in "0123")
     assert facts["0"]["nearest"] == ["1", "3"]
+
+
+def test_event_report_and_words_tell_how_far_groups_are_apart(federate, kinds, data_of):
+    run = federate(**kinds)
+    first, second = run.events
+    findings = json.loads((run.path / "findings.json").read_text())
+    facts, words = (findings["groups"]["facts"][name] for name in ("clients", "in-words"))
+    assert first["distances"] == facts and "distances" not in second  # told when groups change
+    table = np.array(first["kinds"]["values"])
+    assert first["kinds"]["clients"] == list("0123")
+    assert table[[0, 1], [2, 3]].max() < 1.5 < 2.5 < table[[0, 0, 1, 2], [1, 3, 2, 3]].min()
+    np.testing.assert_allclose(table, findings["kinds"]["values"], atol=6e-4)
+    furthest, nearest = max(one["own"] for one in facts.values()), min(one["to-nearest"] for one in facts.values())
+    assert f"T is at most {furthest:.1f} within groups" in words and f"T is at least {nearest:.1f} to other" in words
+    apart = data_of(run.path / "report.html")["runs"][0]["apart"]
+    assert apart == [[c, facts[c]["own"], facts[c]["to-nearest"], facts[c]["nearest"][0]] for c in "0123"]
+    assert [row[3] for row in apart] == ["1", "0", "1", "0"]
 
 
 def test_the_personal_head_is_half_way_between_the_shifted_and_the_tuned_one(federate, kinds):

@@ -19,6 +19,6 @@ def test_our_methods_keep_the_laws(strategy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["fedavg", "pfedsv", "fedfomo"])
+@pytest.mark.parametrize("strategy", ["fedavg", "pfedsv", "fedfomo", "coterie"])
 def test_also_as_processes(strategy):
     check_method(strategy, laws=["told"], processes=True)
