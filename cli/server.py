@@ -32,6 +32,10 @@ def command(**more: Any) -> TyperCommand:
                 default="127.0.0.1",
             ),
             place("control-port", "Where runs are submitted, over HTTPS.", default=8000, **PORT),
+            place("metrics-host", "Where the metrics are read.", metavar="HOST", default="127.0.0.1"),
+            place(
+                "metrics-port", "Tell Prometheus how it goes, over HTTP at this port; not, if it is not given.", **PORT
+            ),
             TyperOption(
                 param_decls=["--executor/--no-executor", "executor"],
                 default=True,

@@ -15,9 +15,9 @@ from coterie.following import duration, in_words, list_runs
 from coterie.runs import Run
 from coterie.server.checkpoints import read_events
 from coterie.server.report import content_of
+from coterie.server.report.words import by_name
 from coterie.server.roundlog import QUIET_SECONDS
 from coterie.server.status import Status
-from coterie.strategies.federation import name_order
 from coterie.wire.errors import CoterieError
 
 FILES = ("config.json", "events.jsonl", "findings.json", "result.json")  # what the page is made of, beside the status
@@ -130,7 +130,7 @@ def content_of_run(run: Run, status: Status) -> dict[str, Any]:
 def who_answers(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of each client a letter for each of the last rounds, and why it was left out in the last one."""
     told = [_states(event) for event in events]
-    clients = sorted({name for states in told for name in states}, key=name_order)[:MOST_CLIENTS]
+    clients = sorted({name for states in told for name in states}, key=by_name)[:MOST_CLIENTS]
     shown = list(zip(events, told, strict=True))[-ROUNDS_SHOWN:]
     absent = [AWAY if "evaluate" in event else NOT_ASKED for event, _ in shown]  # a test is for all who are there
     why = {name: reason for key in LEFT for name, reason in (events[-1].get(key, {}) if events else {}).items()}

@@ -47,6 +47,9 @@ class Processes:
                 ),  # a SuperLink asked to end waits for others
             )
 
+    def pids(self) -> dict[str, int]:
+        return {name: process.pid for name, process in self.running.items()}
+
     def log_of(self, name: str) -> Path:
         return self.logs / f"{name}.log"
 

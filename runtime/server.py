@@ -6,6 +6,7 @@ those whose public keys are in `clients/` of the keys directory, and the server 
 
     state.db     the SuperLink's state: clients, runs, messages
     logs/        superlink.log, executor.log
+    refused.count   how many requests of unknown keys were refused, for its metrics
     runs/        the run directories, unless a run says otherwise; in runs/.unfinished what is needed to go on with killed ones
 """
 
@@ -23,6 +24,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from coterie.runtime.control import Control, read_public_key
 from coterie.runtime.foreground import Stopped, say, stoppable
 from coterie.runtime.keys import SECRET
+from coterie.runtime.metrics import TALLY, TALLY_VARIABLE, Metrics, resident_bytes, served
 from coterie.runtime.processes import Processes, last_words, must_be_free
 from coterie.runtime.programs import environment, executor_command, superlink_command
 from coterie.wire.errors import ConfigError, RunFailed
@@ -38,7 +40,15 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 
 def serve(
-    keys: str, directory: str, host: str, fleet_port: int, control_host: str, control_port: int, executor: bool
+    keys: str,
+    directory: str,
+    host: str,
+    fleet_port: int,
+    control_host: str,
+    control_port: int,
+    executor: bool,
+    metrics_host: str = "127.0.0.1",
+    metrics_port: int | None = None,
 ) -> None:
     """Until a signal ends it."""
     key_dir, home = Path(keys).expanduser().absolute(), Path(directory).expanduser().absolute()
@@ -53,7 +63,13 @@ def serve(
             must_be_free("fleet-port", fleet_port, host, deadline)
             must_be_free("control-port", control_port, control_host, deadline)
             fleet = f"{_bracketed(host)}:{fleet_port}"
-            Server(processes, key_dir, home, fleet, control_host, control_port, executor).serve()
+            server = Server(processes, key_dir, home, fleet, control_host, control_port, executor)
+            if metrics_port is None:
+                server.serve()
+            server.metrics = Metrics(home, processes.pids)
+            with served(server.metrics, metrics_host, metrics_port):
+                say(f"metrics: http://{_bracketed(metrics_host)}:{metrics_port}/metrics")
+                server.serve()
     except Stopped:
         say("server stopped")
 
@@ -90,6 +106,8 @@ class Server:
         self.control = Control(here, keys / "ca.crt")
         self.members = Members(keys / "clients")
         self.restarts: list[float] = []
+        self.started_again = 0
+        self.metrics: Metrics | None = None
         self.most_memory = max(2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
         self.commands = {
             "superlink": superlink_command(keys, control_host, control_port, fleet, home / "state.db"),
@@ -104,7 +122,9 @@ class Server:
         while True:
             self._revive()
             with contextlib.suppress(httpx.TransportError):  # it is just being started again
-                self.members.update(self.control)
+                nodes = self.members.update(self.control)
+                if self.metrics:
+                    self.metrics.tell(nodes, self.control.runs(), self.started_again)
             time.sleep(LOOK_SECONDS)
 
     def _revive(self) -> None:
@@ -124,11 +144,15 @@ class Server:
             if len(self.restarts) == MOST_RESTARTS:
                 raise RunFailed(f"{said}. It was started again {MOST_RESTARTS} times, and it did not help")
             self.restarts.append(time.monotonic())
+            self.started_again += 1
             say(f"{said}; starting it again")
             self._start(name)
 
     def _start(self, name: str) -> None:
-        self.processes.start(name, self.commands[name], environment(self.home / "flower"), self.home)
+        variables = environment(self.home / "flower")
+        if self.metrics:
+            variables = {**variables, TALLY_VARIABLE: str(self.home / TALLY)}
+        self.processes.start(name, self.commands[name], variables, self.home)
 
 
 class Members:
@@ -139,7 +163,8 @@ class Members:
         self.status: dict[str, str] = {}  # what was said of each
         self.told: set[str] = set()
 
-    def update(self, control: Control) -> None:
+    def update(self, control: Control) -> list[Any]:
+        """Register those who are new, refuse those whose key is gone; all that were ever registered are given back."""
         wanted = self._read()
         nodes = control.nodes()
         revoked = {node.public_key for node in nodes if node.status == "unregistered"}
@@ -155,6 +180,7 @@ class Members:
                 say(f"client {node.name}: its key is not in {self.directory} any more; refused from now on")
             else:
                 self._tell_status(node)
+        return nodes
 
     def _register(self, path: Path, control: Control) -> None:
         try:
@@ -181,13 +207,6 @@ class Members:
         if text not in self.told:
             self.told.add(text)
             say(text)
-
-
-def resident_bytes(pid: int) -> int:
-    """Memory that this process has; 0 where that cannot be known."""
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 def _bracketed(host: str) -> str:

@@ -7,12 +7,15 @@ objects that is too large or too deep is not kept. Where Flower's parts are not 
 
 import os
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 from coterie.runtime.lean import Kept
+from coterie.runtime.metrics import TALLY_VARIABLE, Tally
 from coterie.wire.errors import Refused
 
 LARGEST_REQUEST = 6 * 2**20  # bytes; one object, of which the longest is a chunk of 5 MB
@@ -33,7 +36,9 @@ def main() -> None:
         from coterie.runtime.objects import check_tree
 
         used = flower_superlink.__globals__  # what it calls by these names
-        ours = {"NodeAuthServerInterceptor": gate_of(used["NodeAuthServerInterceptor"], check_tree)}
+        place = os.environ.get(TALLY_VARIABLE)
+        count = Tally(Path(place)).add if place else lambda: None
+        ours = {"NodeAuthServerInterceptor": gate_of(used["NodeAuthServerInterceptor"], check_tree, count)}
         used |= {**ours, "generic_create_grpc_server": fleet_server}
         make_lean(SqlLinkState, message_handler)
     except (ImportError, AttributeError, KeyError) as error:
@@ -66,8 +71,8 @@ def fleet_server(
     return server
 
 
-def gate_of(base: type, check_tree: Any) -> type:
-    """Flower's check of keys (`base`), made before a request is read where that is possible."""
+def gate_of(base: type, check_tree: Any, refused: Callable[[], None] = lambda: None) -> type:
+    """Flower's check of keys (`base`), made before a request is read where that is possible; `refused` is told of each."""
 
     nodes = Kept()
 
@@ -75,6 +80,7 @@ def gate_of(base: type, check_tree: Any) -> type:
         def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
             key = dict(handler_call_details.invocation_metadata).get(PUBLIC_KEY)
             if not isinstance(key, bytes) or self._node_of(key) is None:
+                refused()
                 return _unread(handler_call_details.method)
             handler = super().intercept_service(continuation, handler_call_details)
             if handler_call_details.method.endswith("/PushMessages"):

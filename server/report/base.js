@@ -59,6 +59,16 @@ function bytes(value) {
   return `${value} B`;
 }
 const shortened = (name, most = 12) => (name.length > most ? name.slice(0, most - 1) + "…" : name);
+// A1, A2, A3, B7: A1 to A3, B7.
+function inRanges(names) {
+  const runs = [];
+  for (const name of names) {
+    const [, stem, digits] = /^(.*?)([0-9]{0,9})$/s.exec(name), last = runs[runs.length - 1];
+    if (last && digits && last.stem === stem && last.to + 1 === Number(digits)) Object.assign(last, { to: Number(digits), names: [...last.names, name] });
+    else runs.push({ stem, to: digits ? Number(digits) : NaN, names: [name] });
+  }
+  return runs.flatMap((one) => (one.names.length > 2 ? `${one.names[0]} to ${one.names[one.names.length - 1]}` : one.names)).join(", ");
+}
 const sum = (values) => values.reduce((total, value) => total + (value || 0), 0);
 const mean = (values) => { const there = values.filter(known); return there.length ? sum(there) / there.length : null; };
 // Least and most; a spread of a million arguments would be too many.

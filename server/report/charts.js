@@ -40,6 +40,7 @@ function xAxis(x, top, bottom, label, format) {
   ].flat();
 }
 const axisNumber = (value) => (run().percent ? String(Number((100 * value).toFixed(1))) : significant(value)).replace("-", "−");
+const axisPoints = (value) => (value ? points(value).replace(/\.0$/, "") : "0");
 const labelRoom = (clients) => Math.min(120, 14 + 7 * Math.max(3, ...clients.map((i) => shortened(run().clients[i], 14).length)));
 
 // What did each gain?
@@ -49,9 +50,18 @@ function byGain() {
   return told.clients.map((_, i) => i).filter((i) => known(values[i])).sort((a, b) => better * (values[a] - values[b]) || a - b);
 }
 function gainPicture(width, only = null) {
-  const told = run(), order = byGain().filter((i) => !only || only.includes(i));
-  if (order.length > BY_COALITION && told.groups.length > 1) return coalitionRows(width, order);
-  return order.length > LABELLED ? gainRanks(width, order) : gainRows(width, order);
+  const order = byGain().filter((i) => !only || only.includes(i));
+  return { rows: gainRows, ranks: gainRanks, coalitions: coalitionRows }[gainForm(order.length)](width, order);
+}
+const gainForm = (number) => (number <= LABELLED ? "rows" : number > BY_COALITION && run().groups.length > 1 ? "coalitions" : "ranks");
+// How the picture is to be read.
+function gainNote() {
+  const told = run(), form = gainForm(byGain().length), signs = "Disc: gains. Triangle: loses. Ring in grey: cannot tell.";
+  if (!told.gain || !told.gain.some(known)) return `Test ${told.metric} of each client's own model${told.global.some(known) && form === "rows" ? "; the ring is the one model for all" : ""}.${form === "coalitions" ? " A row is a coalition: the median, and the middle 80 % of its clients." : ""} What it gains needs a run of strategy local beside it.`;
+  if (form === "coalitions") return "A row is a coalition: the median of what its clients gain over training alone, and the middle 80 % of them. Choose one to see its clients.";
+  if (form === "ranks") return `What each client gains over training alone, with its 95 % interval. ${signs}`;
+  const few = byGain().some(small) ? ` Pale: fewer than ${SUPPORT} test samples.` : "";
+  return `Test ${told.metric} alone (ring) and with others, sorted by the gain; beside it the gain with its 95 % interval. ${signs}${few}`;
 }
 function gainRows(width, order) {
   const told = run(), height = 24, beside = width > 420, left = labelRoom(order) + (beside ? 44 : 0), right = told.gain ? 62 : 50, top = 6;
@@ -76,17 +86,18 @@ function gainRows(width, order) {
     }
     return group;
   });
-  const other = gains ? [...xAxis(g, top, bottom, "gain, points", (value) => points(value).replace(".0", "")), line(g(0), top, g(0), bottom, "axis")] : [];
+  const other = gains ? [...xAxis(g, top, bottom, "gain, points", axisPoints), line(g(0), top, g(0), bottom, "axis")] : [];
   return canvas(width, bottom + 38, xAxis(x, top, bottom, `test ${told.metric}${told.percent ? ", %" : ""}`, axisNumber), other, rows);
 }
-const small = (i) => known(run()["test-samples"][i]) && run()["test-samples"][i] < 30;
+const SUPPORT = 30; // test samples below which a client's figures say little
+const small = (i) => known(run()["test-samples"][i]) && run()["test-samples"][i] < SUPPORT;
 function gainRanks(width, order) {
   const told = run(), left = 44, top = 8, bottom = 250, gains = Boolean(told.gain);
   const value = (i) => (gains ? told.gain[i] : told.personal[i]);
   const ends = order.flatMap((i) => [value(i), gains ? told["gain-low"][i] : told.global[i], gains ? told["gain-high"][i] : null]);
   const y = linear(...extent([...ends, gains ? 0 : null]), bottom, top), x = linear(-0.5, order.length - 0.5, left, width - 6);
   const step = (width - left) / order.length;
-  const grid = ticks(y.low, y.high, 5).map((v) => [line(left, y(v), width, y(v), "gridline"), text(left - 6, y(v) + 4, gains ? points(v).replace(".0", "") : axisNumber(v), "small soft", "end")]);
+  const grid = ticks(y.low, y.high, 5).map((v) => [line(left, y(v), width, y(v), "gridline"), text(left - 6, y(v) + 4, gains ? axisPoints(v) : axisNumber(v), "small soft", "end")]);
   const marks = order.map((i, rank) => {
     const verdict = gains ? told.verdict[i] : "gains", group = svg("g", { "data-client": i }, svg("rect", { class: "hit", x: x(rank) - step / 2, y: top, width: step, height: bottom - top }));
     if (gains && known(told["gain-low"][i])) group.append(svg("line", { class: `${kindOf(verdict)} stroke`, x1: x(rank), x2: x(rank), y1: y(told["gain-low"][i]), y2: y(told["gain-high"][i]), opacity: 0.4 }));
@@ -109,8 +120,8 @@ function coalitionRows(width, order) {
       svg("rect", { class: "hit", x: 0, y: y - height / 2, width, height }), text(left - 10, y + 4, `coalition ${group.at + 1} (${group.values.length})`, "small", "end"),
       svg("rect", { class: `${kind}-band band`, x: x(low), y: y - 6, width: Math.max(1, x(high) - x(low)), height: 12, rx: 3 }), kind === "bad" ? mark("loses", x(middle), y) : svg("circle", { class: "good", cx: x(middle), cy: y, r: 5 }), text(width - 2, y + 4, told.gain ? points(middle) : share(middle), `${kind} strong small`, "end"));
   });
-  const label = told.gain ? "gain over training alone, points: median and middle 80 % of each coalition" : `test ${told.metric}: median and middle 80 % of each coalition`;
-  return canvas(width, bottom + 38, xAxis(x, top, bottom, label, (v) => (told.gain ? points(v).replace(".0", "") : axisNumber(v))), told.gain ? line(x(0), top, x(0), bottom, "axis") : null, rows);
+  const label = told.gain ? "gain, points" : `test ${told.metric}${told.percent ? ", %" : ""}`;
+  return canvas(width, bottom + 38, xAxis(x, top, bottom, label, told.gain ? axisPoints : axisNumber), told.gain ? line(x(0), top, x(0), bottom, "axis") : null, rows);
 }
 
 // What is each worth?
@@ -166,7 +177,9 @@ function linePicture(width, lines, { x: xLabel, y: yLabel, format = significant,
     if (there.length) nodes.push(there.length > 1 ? path(there, `stroke ${one.kind}`) : svg("circle", { class: one.kind, cx: there[0][0], cy: there[0][1], r: 4 }));
     if (one.dash && there.length > 1) nodes[nodes.length - 1].setAttribute("stroke-dasharray", one.dash);
   }
-  const ends = named.map((one) => ({ one, at: one.points.filter(([, value]) => known(value)).pop() })).filter(({ at }) => at).map(({ one, at }) => ({ one, y: y(fy(at[1])) + 4 })).sort((a, b) => a.y - b.y);
+  const last = named.map((one) => ({ one, at: one.points.filter(([, value]) => known(value)).pop() })).filter(({ at }) => at).map(({ one, at }) => ({ one, x: x(fx(at[0])), y: y(fy(at[1])) + 4 })).sort((a, b) => a.y - b.y);
+  for (const end of last.filter((one) => one.x < right - 1)) nodes.push(text(end.x + 8, end.y, shortened(end.one.name, 18), `${end.one.kind} small strong`)); // it ended early, and is named there
+  const ends = last.filter((one) => one.x >= right - 1);
   ends.forEach((end, i) => { if (i && end.y < ends[i - 1].y + 14) end.y = ends[i - 1].y + 14; });
   const over = ends.length ? ends[ends.length - 1].y - bottom - 4 : 0;
   if (over > 0) ends.forEach((end, i) => { end.y = Math.max(top + 4 + 14 * i, end.y - over); });
@@ -181,9 +194,10 @@ function clientLine(packedRows, rounds, at, name) {
 function roundsPicture(width) {
   const told = run(), { personal, global } = told.curves, at = chosen(), lines = [];
   const alone = DATA.runs.find((other) => other.strategy === "local" && other.seed === told.seed && other.cell === told.cell && other !== told);
-  if (global) lines.push({ ...middleLine(global, told.rounds, "one for all", "bad"), dash: "7 3" });
+  const same = global && personal && JSON.stringify(global.quantiles) === JSON.stringify(personal.quantiles); // everybody uses the one for all
+  if (global && !same) lines.push({ ...middleLine(global, told.rounds, "one for all", "bad"), dash: "7 3" });
   if (alone && alone.curves.personal) lines.push({ ...middleLine(alone.curves.personal, alone.rounds, "alone", "plain"), dash: "2 3" });
-  if (personal) lines.push(middleLine(personal, told.rounds, told.strategy === "local" ? "alone" : "personal", "good"));
+  if (personal) lines.push(middleLine(personal, told.rounds, told.strategy === "local" ? "alone" : same ? "one for all" : "personal", "good"));
   const mine = personal ? clientLine(personal.clients, told.rounds, at, state.client) : [];
   return linePicture(width, [...lines, ...mine], { x: "round", format: axisNumber });
 }

@@ -16,8 +16,8 @@ from coterie.server.checkpoints import read_events
 from coterie.server.findings import found
 from coterie.server.report.order import is_signed, ordered
 from coterie.server.report.trouble import trouble
+from coterie.server.report.words import by_name
 from coterie.server.status import Status, read_status
-from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
 from coterie.tasks.metrics import LOWER_IS_BETTER, UNBOUNDED
 from coterie.wire.errors import ConfigError
@@ -44,9 +44,7 @@ def run_data(run_dir: Path) -> dict[str, Any]:
         raise ConfigError(f"{run_dir}: no round of this run was evaluated, so there is nothing to report yet")
     result = json.loads(path.read_text()) if (path := run_dir / "result.json").exists() else {}
     status, findings = read_status(run_dir), found(run_dir)
-    clients = sorted(
-        {name for event in events for name in _names(event)} | set(result.get("clients", [])), key=name_order
-    )
+    clients = sorted({name for event in events for name in _names(event)} | set(result.get("clients", [])), key=by_name)
     wanted = (result.get("metric") or config.get("metric", "auto"), "accuracy", "loss")
     metric = next((name for name in wanted if any(f"personal.{name}" in event["mean"] for event in tested)), "loss")
     last: Mapping[str, Mapping[str, float]] = tested[-1]["evaluate"]

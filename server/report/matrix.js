@@ -10,8 +10,9 @@ function mixed(one, other, amount) {
 // Diverging about 0 where values have a sign; else from nothing to the darkest. Of distances the near is dark.
 function painter(values, matrix, truth) {
   const colour = colours(), [low, high] = ends(values);
-  const every = Math.ceil(values.length / 5000), sizes = Array.from(values).filter((value, i) => i % every === 0 && value).map(Math.abs);
-  const most = quantile(sizes, 0.9) || 1, none = mixed(colour("cell"), colour("cell"), 0), back = colour("card");
+  const every = Math.ceil(values.length / 5000), sample = Array.from(values).filter((value, i) => i % every === 0 && value);
+  const sizes = [1, -1].map((sign) => quantile(sample.filter((value) => value * sign > 0).map(Math.abs), 0.9) || 0); // few that help must not pale beside many that hurt, nor the other way
+  const most = Math.max(...sizes) || 1, none = mixed(colour("cell"), colour("cell"), 0), back = colour("card");
   const strength = (value) => (high > low ? (value - low) / (high - low) : 1);
   return (value) => {
     if (!known(value)) return none;

@@ -12,7 +12,7 @@ from coterie.strategies.findings import Finding
 
 Groups = list[list[int]]  # places of clients, each client once
 CLEAR = 0.25  # the silhouette from which on groups are told of
-MOST_GROUPS = 20
+MOST_GROUPS, LEAST_SIZE = 20, 20  # more groups are tried where they still have this many clients on average
 
 
 def is_signed(values: np.ndarray) -> bool:
@@ -35,6 +35,8 @@ def ordered(finding: Finding, given: Sequence[Sequence[str]]) -> tuple[list[int]
         tree = optimal_leaf_ordering(tree, condensed)
     leaves = leaves_list(tree).tolist()
     groups = _given(finding.clients, given) or _cut(tree, finding, distances)
+    if leaves.index(0) > number // 2:
+        leaves.reverse()  # as good an order, and the first client is rather at the top
     turn = {client: place for place, client in enumerate(leaves)}
     groups = sorted(
         (sorted(members, key=turn.__getitem__) for members in groups),
@@ -72,7 +74,8 @@ def _cut(tree: np.ndarray, finding: Finding, distances: np.ndarray) -> Groups:
     from sklearn.metrics import silhouette_score
 
     best, found = CLEAR, np.ones(len(distances))
-    for number in range(2, min(MOST_GROUPS, len(distances) - 1) + 1):
+    most = max(MOST_GROUPS, len(distances) // LEAST_SIZE)
+    for number in range(2, min(most, len(distances) - 1) + 1):
         labels = fcluster(tree, number, "maxclust")
         if 1 < len(set(labels.tolist())) < len(labels):
             score = silhouette_score(distances, labels, metric="precomputed")

@@ -139,7 +139,7 @@ function gainCard() {
   const rows = () => { const table = clientTable(); const order = byGain(); return { ...table, rows: order.map((i) => table.rows[i]), clients: order }; };
   const section = card({
     id: "gain", title: gains ? "What did each gain?" : "How well does each do?", order: () => byGain().filter((i) => !only || only.includes(i)), table: rows, extra: [back],
-    note: gains ? `Test ${told.metric} alone (ring) and with others, sorted by the gain; beside it the gain with its 95 % interval. Disc: gains. Triangle: loses. Ring in grey: cannot tell.` : `Test ${told.metric} of each client's own model${told.global.some(known) ? "; the ring is the one model for all" : ""}. What it gains needs a run of strategy local beside it.`,
+    note: gainNote(),
     draw: (width) => gainPicture(width, only),
   });
   const expand = (event) => {
@@ -179,14 +179,14 @@ function runCards() {
   const told = run();
   if (told.clients.length) gainCard();
   for (const matrix of told.matrices) matrixCard(matrix);
-  const groups = () => ({ head: ["coalition", "clients", "who"], rows: told.groups.map((members, i) => [i + 1, members.length, members.map((j) => told.clients[j]).join(", ")]) });
+  const groups = () => ({ head: ["coalition", "clients", "who"], rows: told.groups.map((members, i) => [i + 1, members.length, inRanges(members.map((j) => told.clients[j]))]) });
   if (told.clients.length <= DRAWN_AS_GRAPH && (told.links.length || told.matrices.some((one) => !one.distance) || told.groups.length > 1))
     card({ id: "graph", title: arrows().length ? "Who helps whom?" : told.matrices.length ? "Coalitions" : "Who trains with whom?", note: `${arrows().length ? `An arrow goes from who helps to who is helped${told.links.length ? "" : ": the best three of each"}; a` : "A"} shade is a coalition. ${told["groups-in-words"]}`, draw: graphPicture, order: () => told.clients.map((_, i) => i), table: told.links.length ? () => ({ head: ["client", "is helped by"], rows: told.links.map(([a, b]) => [told.clients[a], told.clients[b]]) }) : groups });
   else if (told.groups.length) card({ id: "groups", title: "Coalitions", note: told["groups-in-words"], table: groups });
   if (told.apart.length) card({ id: "apart", title: "How far apart are the groups?", note: "T of each client with its own group and with the nearest other one; about 1 is of one kind. No figure: alone, or no label in common.", table: () => ({ head: ["client", "own group", "nearest other", "that of"], rows: told.apart, clients: told.apart.map(([name]) => told.clients.indexOf(name)) }) });
   if (told.axioms) card({ id: "axioms", title: "Axioms", note: `Tried with coalitions of up to ${told.axioms["up-to"]}: ${told.axioms.rows.length} violations.`, table: () => ({ head: ["axiom", "coalition"], rows: told.axioms.rows }) });
   if (Object.keys(told.places).length > 2) card({ id: "places", title: "Where do the models stand?", note: "The plane in which the clients' models differ most; a shade is a coalition.", draw: placesPicture, table: () => ({ head: ["client", "first", "second"], rows: Object.entries(told.places).map(([i, p]) => [told.clients[i], ...p]) }) });
-  if (told.worth) card({ id: "worth", title: "What is each worth?", note: told.worth.text, draw: worthPicture, order: byWorth, table: () => ({ head: ["client", "worth", "standard error", "times judged"], rows: byWorth().map((i) => [told.clients[i], told.worth.values[i], told.worth.errors[i], told.worth.seen[i]]), clients: byWorth() }) });
+  if (told.worth) card({ id: "worth", title: "What is each worth?", note: byWorth().length > LABELLED ? `${told.worth.text.replace(", with standard error", "")} Standard errors are in the table.` : told.worth.text, draw: worthPicture, order: byWorth, table: () => ({ head: ["client", "worth", "standard error", "times judged"], rows: byWorth().map((i) => [told.clients[i], told.worth.values[i], told.worth.errors[i], told.worth.seen[i]]), clients: byWorth() }) });
   const curves = Object.entries(told.curves).filter(([, curve]) => curve);
   if (curves.length) card({ id: "rounds", title: "Over the rounds", note: `Test ${told.metric}${told.percent ? " in %" : ""}: the median of the clients, and the middle 80 % of them; dashed, the chosen client.`, draw: roundsPicture, follow: true, order: () => told.clients.map((_, i) => i), table: () => ({ head: ["round", ...curves.flatMap(([kind]) => [`${kind} 10 %`, `${kind} median`, `${kind} 90 %`])], rows: told.rounds.map((round, i) => [round, ...curves.flatMap(([, curve]) => curve.quantiles[i])]), formats: Object.fromEntries(curves.flatMap(([kind]) => ["10 %", "median", "90 %"].map((part) => [`${kind} ${part}`, share]))) }) });
   told["over-rounds"].forEach((one, k) => card({ id: `span-${k}`, title: one.title, note: "Median of the clients, from the least to the most; dashed in orange the suspects, in blue the chosen client.", draw: (width) => spanPicture(width, one.clients, one.rounds, ""), follow: true, order: () => told.clients.map((_, i) => i), table: () => spanTable(one) }));

@@ -22,7 +22,10 @@ def _gained(run: Mapping[str, Any]) -> str:
         return ""
     count = {verdict: [name for name, said, _ in told if said == verdict] for verdict in (GAINS, LOSES, CANNOT_TELL)}
     scale, unit = (100, "points") if run["percent"] else (1, f"of {run['metric']}")
-    parts = [f"{len(count[GAINS])} of {len(told)} clients gain by training with others"]
+    gaining = (
+        f"{len(count[GAINS])} of {len(told)} clients gain" if count[GAINS] else f"None of {len(told)} clients gains"
+    )
+    parts = [f"{gaining} by training with others"]
     if count[CANNOT_TELL]:
         parts.append(f"{len(count[CANNOT_TELL])} cannot tell")
     losers = sorted((gain, name) for name, verdict, gain in told if verdict == LOSES)
@@ -33,7 +36,7 @@ def _gained(run: Mapping[str, Any]) -> str:
     else:
         parts.append("none loses")
     median = float(np.median([gain for *_, gain in told])) * scale
-    return f"{', '.join(parts)}; median {median:+.1f} {unit}."
+    return f"{', '.join(parts)}; median {f'{median:+.1f}'.replace('+0.0', '0.0').replace('-0.0', '0.0')} {unit}."
 
 
 def _known(run: Mapping[str, Any]) -> list[tuple[str, str, float]]:
@@ -81,6 +84,12 @@ def named(names: Sequence[str]) -> str:
     """A and B; 12 clients."""
     ranges = in_ranges(names)
     return _and(ranges) if len(ranges) <= MOST_NAMED else f"{len(names)} clients"
+
+
+def by_name(name: str) -> tuple[list[tuple[bool, int, str]], str]:
+    """Sorts A2 before A10, and numbers before names."""
+    parts = [part for part in re.split(r"([0-9]{1,18})", name) if part]
+    return [(False, int(part), "") if re.fullmatch("[0-9]+", part) else (True, 0, part) for part in parts], name
 
 
 def in_ranges(names: Sequence[str]) -> list[str]:

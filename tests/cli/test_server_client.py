@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class Site:
 
     def __init__(self, box: Any, clients: int = 2) -> None:
         self.box, self.keys = box, box.path / "keys"
-        self.control, self.fleet = free_ports(2)
+        self.control, self.fleet, self.metrics = free_ports(3)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         make_keys(self.keys, [str(i) for i in range(clients)])
         self.clients = clients
@@ -36,6 +37,7 @@ class Site:
     def start_server(self) -> None:
         ports = ("--fleet-port", str(self.fleet), "--control-port", str(self.control))
         options = ("--keys", str(self.keys), "--directory", "server", "--host", "127.0.0.1")
+        options += ("--metrics-port", str(self.metrics))
         self.processes["server"] = self.box.start_coterie("server", *options, *ports, log="server.log")
         self.box.wait_for("runs are submitted to", "server.log", self.processes["server"])
 
@@ -85,6 +87,24 @@ def test_a_run_to_its_end(site: Site) -> None:
     for i in ("0", "1"):
         log = site.box.read(f"{i}.log")
         assert "round 2, evaluate" in log and "Flower's own programs" not in log
+    told = told_to_prometheus(site)
+    files = (site.box.path / "server").glob("**/events.jsonl")
+    events = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert told["coterie_rounds_total"] == len(events) >= 2 and told['coterie_clients{state="connected"}'] == 2
+    for way in ("down", "up"):
+        in_events = sum(sum(event[f"bytes-{way}"].values()) for event in events)
+        assert told[f'coterie_bytes_total{{direction="{way}"}}'] == in_events
+    assert told['coterie_seconds_total{part="training"}'] == pytest.approx(sum(event["seconds"] for event in events))
+    assert all(
+        told[f'coterie_memory_bytes{{process="{name}"}}'] > 2**20 for name in ("server", "superlink", "executor")
+    )
+    assert abs(told["coterie_last_round_timestamp_seconds"] - time.time()) < 600
+
+
+def told_to_prometheus(site: Site) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{site.metrics}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
 
 
 @pytest.mark.slow
@@ -111,6 +131,7 @@ def test_a_stranger_is_refused_and_told_why(site: Site) -> None:
     key = str(site.box.path / "strange" / "clients" / "0")
     stranger = site.box.start_coterie("client", *where, "--key", key, log="stranger.log")
     site.box.wait_for("refuses the key", "stranger.log", stranger)
+    assert told_to_prometheus(site)["coterie_requests_refused_total"] > 0
     said = site.box.read("stranger.log")
     assert "0.pub" in said and "connected to" not in said and stranger.poll() is None
     stranger.send_signal(signal.SIGTERM)

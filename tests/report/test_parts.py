@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from coterie.server.report.data import packed, run_data, unpacked
 from coterie.server.report.order import ordered
 from coterie.server.report.several import gain
-from coterie.server.report.words import in_ranges, summary
+from coterie.server.report.words import by_name, in_ranges, summary
 from coterie.strategies.findings import Finding
 
 
@@ -38,6 +38,18 @@ def test_a_client_gains_only_if_its_interval_excludes_zero():
     assert value == pytest.approx(0.1) and high - low == pytest.approx(2 * 1.96 * (0.49 / 400) ** 0.5, rel=0.01)
     assert gain(2.0, 1.5, 70, "loss", True)[:2] == (0.5, None)  # less is better, and of it nothing is sure
     assert gain(None, 0.5, 70, "accuracy", False) == (None, None, None, "")
+
+
+def test_clients_stand_as_people_count():
+    names = ["b", "A10", "10", "A2", "2", "A", "ward 3b", "ward 3a", "A02"]
+    wanted = ["2", "10", "A", "A02", "A2", "A10", "b", "ward 3a", "ward 3b"]
+    assert sorted(names, key=by_name) == sorted(reversed(names), key=by_name) == wanted
+
+
+def test_thirty_kinds_of_many_clients_are_thirty_coalitions(made_run, tmp_path):
+    run = run_data(made_run(tmp_path / "run", clients=600, rounds=1, kinds=30))
+    kinds = [{run["clients"][place].partition("-")[0] for place in members} for members in run["groups"]]
+    assert len(kinds) == 30 and all(len(kind) == 1 for kind in kinds)
 
 
 def test_the_sentence(made_run, tmp_path):

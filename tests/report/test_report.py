@@ -35,7 +35,7 @@ def test_the_command_in_a_report_runs_it_again(federate, data_of):
     assert command[:2] == ["coterie", "run"]
     context = next(c for c in COMMANDS if c.name == "run").make_context("run", command[2:])
     settings = context.params.pop("settings")
-    for name in ("workers", "watch", "host", "port"):
+    for name in ("workers", "watch", "host", "port", "json", "quiet"):
         context.params.pop(name)
     given = given_values(context.params, settings)
     again, config = prepare(given), json.loads((run.path / "config.json").read_text())

@@ -8,8 +8,9 @@ import pytest
 
 from coterie.runtime.control import read_public_key
 from coterie.runtime.keys import make_keys, revoke_keys
+from coterie.runtime.metrics import resident_bytes
 from coterie.runtime.processes import Processes
-from coterie.runtime.server import Members, Server, resident_bytes, serve
+from coterie.runtime.server import Members, Server, serve
 from coterie.wire.errors import ConfigError
 from coterie.wire.files import alone_in
 
