@@ -6,6 +6,7 @@ already. There may be several simulations in one process, one after the other or
 """
 
 import errno
+import json
 import multiprocessing
 import os
 import selectors
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from multiprocessing.connection import Connection
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.serverapp import Grid
 
 from coterie.runtime.flower import Run, TaskIdentity
@@ -145,9 +146,12 @@ def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
     for other in inherited:
         other.close()
     contexts: dict[int, Context] = {}
+    configs: dict[str, UserConfig] = {}  # those of all contexts of a run are equal, and one object from here on
     while True:
         try:
             message, key, context = connection.recv()
+            if context is not None:
+                context.run_config = configs.setdefault(json.dumps(context.run_config), context.run_config)
             connection.send(_answer(message, contexts.setdefault(key, context)))
         except (EOFError, OSError):
             return
@@ -187,6 +191,7 @@ class SimulationGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # the same for all simulations
         self._run = Run.create_empty(1)
         self.workers = workers
+        told = dict(run_config)  # one for all: whoever has read it knows it again
         self.contexts = {
             i + 2: Context(
                 run_id=1,
@@ -200,7 +205,7 @@ class SimulationGrid(Grid):
                     "data-root": run_config.get("data-root", "data"),
                 },
                 state=RecordDict(),
-                run_config=dict(run_config),
+                run_config=told,
             )
             for i in range(num_clients)
         }
