@@ -187,10 +187,13 @@ class SimulationGrid(Grid):
         run_config: Mapping[str, Value],
         state_dir: str,
         names: Sequence[str] = (),
+        sizes: Sequence[int] = (),
     ) -> None:
+        """`sizes` say how long each client's answers take beside the others', for example by its samples."""
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # the same for all simulations
         self._run = Run.create_empty(1)
         self.workers = workers
+        self.sizes = dict(enumerate(sizes, start=2))
         told = dict(run_config)  # one for all: whoever has read it knows it again
         self.contexts = {
             i + 2: Context(
@@ -226,12 +229,13 @@ class SimulationGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        identifiers = []
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = identifier = uuid.uuid4().hex
-            self.workers.submit(identifier, message, self.contexts[message.metadata.dst_node_id])
-            identifiers.append(identifier)
-        return identifiers
+        """The longest first, so that in the end no worker waits long for another."""
+        given = list(messages)
+        for message in given:
+            message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+        for message in sorted(given, key=lambda message: -self.sizes.get(message.metadata.dst_node_id, 0)):
+            self.workers.submit(message.metadata.message_id, message, self.contexts[message.metadata.dst_node_id])
+        return [message.metadata.message_id for message in given]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers that are there; waits a moment for the first."""
