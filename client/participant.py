@@ -2,6 +2,8 @@
 
 import functools
 import json
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from coterie.tasks.training import Samples, Sgd, balanced_weights, kinds_of
 from coterie.wire.arrays import Parts
 from coterie.wire.attack import AttackSettings, bad_clients, kinds
 from coterie.wire.checks import checked_parts, part_places
-from coterie.wire.config import RunConfig, choose, split_sections
+from coterie.wire.config import RunConfig, Value, choose, split_sections
 from coterie.wire.errors import ConfigError, Refused
 from coterie.wire.messages import MODEL
 from coterie.wire.privacy import PrivacySettings
@@ -48,7 +50,7 @@ class Participant:
     @classmethod
     def of(cls, context: Context) -> "Participant":
         config = local_config(context)
-        privacy = _parsed(json.dumps(context.run_config))[1]
+        privacy = _parsed(_as_text(context.run_config))[1]
         torch.set_num_threads(int(context.node_config.get("threads", config.threads)))
         name = client_name(context, config)
         state_dir = context.node_config.get("state-dir")
@@ -97,13 +99,15 @@ class Participant:
     def attack(self) -> Attack | None:
         """The harm that this client does: by its node configuration, or chosen by the run's; None for an honest one."""
         node = self.context.node_config
-        settings = AttackSettings.parse(split_sections(self.context.run_config)[1].get("attack", {}), prefix="attack.")
+        settings = _attack_settings(_as_text(self.context.run_config))
+        if settings.kind == "none" and "attack" not in node:
+            return None
         if "attack" in node:
             kind = choose("node configuration: attack", str(node["attack"]), kinds())
             settings = settings.model_copy(update={"kind": kind})
             bad = kind != "none"
         elif settings.clients:
-            bad = settings.kind != "none" and self.name in settings.clients.replace(" ", "").split(",")
+            bad = self.name in settings.clients.replace(" ", "").split(",")
         else:
             names = dealt_names(self.config, num_partitions_of(node, self.config))
             place = int(node.get("partition-id", -1))
@@ -191,7 +195,23 @@ def _initial_network(config: RunConfig, group_norm: bool, device: str) -> tuple[
 
 def local_config(context: Context) -> RunConfig:
     """The run's configuration, with the places of this machine."""
-    return with_own_places(_parsed(json.dumps(context.run_config))[0], context.node_config)
+    return with_own_places(_parsed(_as_text(context.run_config))[0], context.node_config)
+
+
+_texts: deque[tuple[Mapping[str, Value], str]] = deque(maxlen=4)  # nobody changes a configuration
+
+
+def _as_text(run_config: Mapping[str, Value]) -> str:
+    for known, text in _texts:
+        if known is run_config:
+            return text
+    _texts.append((run_config, json.dumps(run_config)))
+    return _texts[-1][1]
+
+
+@functools.lru_cache(maxsize=8)
+def _attack_settings(run_config: str) -> AttackSettings:
+    return AttackSettings.parse(split_sections(json.loads(run_config))[1].get("attack", {}), prefix="attack.")
 
 
 @functools.lru_cache(maxsize=8)

@@ -26,12 +26,11 @@ from coterie.tasks.models import Network
 from coterie.tasks.tensors import Vector, stored_arrays, write_arrays
 from coterie.wire.arrays import Parts, pack, unpack
 from coterie.wire.errors import Refused
-from coterie.wire.files import write_atomically
+from coterie.wire.files import keep_as, sync
 
 OWN = "own"  # the topic of the client's own model parts
 OTHERS = "others"
 PERSONAL = "personal-model"
-BLOCK = 2**22  # bytes copied at a time
 Vectors = Mapping[str, Vector]
 
 
@@ -124,7 +123,8 @@ class Store(ABC):
 
 class FileStore(Store):
     def __init__(self, directory: Path, name: str, run: str = "", *, durable: bool = True) -> None:
-        """`durable=False`: a personal model may be lost in a power cut, until somebody flushes the directory."""
+        """`durable=False`: files may be lost in a power cut, until somebody flushes the directory. What is damaged then is
+        not there; what was flushed is."""
         super().__init__()
         self.durable = durable
         if not name or name.startswith(".") or "/" in name:
@@ -138,18 +138,28 @@ class FileStore(Store):
 
     def _kept(self, topic: str) -> Iterator[Found]:
         for path in self._paths(topic):
-            if path.exists() and self._is_mine(found := _found(path)):
+            if (found := self._read(path)) and self._is_mine(found):
                 yield found
+
+    def _read(self, path: Path) -> Found | None:
+        try:
+            return _found(path) if path.exists() else None
+        except ValueError:
+            if self.durable:
+                raise
+            return None
 
     def _write_down(self, topic: str, note: Note, before: int) -> None:
         current, previous = self._paths(topic)
-        if current.exists() and (last := _found(current)).round < note.round and self._is_mine(last):
-            write_atomically(previous, lambda: _blocks(current))
+        if (last := self._read(current)) and last.round < note.round and self._is_mine(last):
+            keep_as(current, previous)
+            if self.durable:
+                sync(previous.parent)
         self._write(current, note, before)
 
     def _write(self, path: Path, note: Note, before: int = 0) -> None:
         told = {"round": str(note.round), "run": self.run, "before": str(before)}
-        write_arrays(path, note.arrays, {**note.facts, **told})
+        write_arrays(path, note.arrays, {**note.facts, **told}, durable=self.durable)
 
     def _is_mine(self, found: Found) -> bool:
         """Written in this run, or in no round at all: then it is for all runs."""
@@ -159,8 +169,7 @@ class FileStore(Store):
         self._write(self.others / f"{key}.safetensors", Note(1, parts))
 
     def other(self, key: str) -> Vectors | None:
-        path = self.others / f"{key}.safetensors"
-        found = _found(path) if path.exists() else None
+        found = self._read(self.others / f"{key}.safetensors")
         return found.arrays if found and self._is_mine(found) else None
 
     def forget_others(self, but: Collection[str]) -> None:
@@ -191,12 +200,6 @@ def _found(path: Path) -> Found:
         return Found(number, arrays, run=facts.pop("run", ""), facts=facts, before=before)
     except (KeyError, ValueError) as error:
         raise ValueError(f"{path}: not a client state of Coterie ({error}); move it away to start afresh") from None
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            yield block
 
 
 class ContextStore(Store):

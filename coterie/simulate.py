@@ -241,7 +241,8 @@ def simulate(
     settings = RunConfig.parse(split_sections(config)[0])
     dataset, parts = partitioned(settings, int(config["num-clients"]))
     names = names_of_clients(settings)
-    grid = SimulationGrid(workers, int(config["num-clients"]), config, str(run_dir), names)
+    sizes = [len(part) for part in parts]
+    grid = SimulationGrid(workers, int(config["num-clients"]), config, str(run_dir), names, sizes)
     overlap = None
     if dataset.num_classes:
         overlap = (names, label_overlap(label_table(dataset, parts)) * same_kind(settings.task, len(names)))

@@ -6,6 +6,7 @@ already. There may be several simulations in one process, one after the other or
 """
 
 import errno
+import json
 import multiprocessing
 import os
 import selectors
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from multiprocessing.connection import Connection
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.serverapp import Grid
 
 from coterie.runtime.flower import Run, TaskIdentity
@@ -145,9 +146,12 @@ def _work(connection: Connection, inherited: Iterable[Connection]) -> None:
     for other in inherited:
         other.close()
     contexts: dict[int, Context] = {}
+    configs: dict[str, UserConfig] = {}  # those of all contexts of a run are equal, and one object from here on
     while True:
         try:
             message, key, context = connection.recv()
+            if context is not None:
+                context.run_config = configs.setdefault(json.dumps(context.run_config), context.run_config)
             connection.send(_answer(message, contexts.setdefault(key, context)))
         except (EOFError, OSError):
             return
@@ -183,10 +187,14 @@ class SimulationGrid(Grid):
         run_config: Mapping[str, Value],
         state_dir: str,
         names: Sequence[str] = (),
+        sizes: Sequence[int] = (),
     ) -> None:
+        """`sizes` say how long each client's answers take beside the others', for example by its samples."""
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # the same for all simulations
         self._run = Run.create_empty(1)
         self.workers = workers
+        self.sizes = dict(enumerate(sizes, start=2))
+        told = dict(run_config)  # one for all: whoever has read it knows it again
         self.contexts = {
             i + 2: Context(
                 run_id=1,
@@ -200,7 +208,7 @@ class SimulationGrid(Grid):
                     "data-root": run_config.get("data-root", "data"),
                 },
                 state=RecordDict(),
-                run_config=dict(run_config),
+                run_config=told,
             )
             for i in range(num_clients)
         }
@@ -221,12 +229,13 @@ class SimulationGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        identifiers = []
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = identifier = uuid.uuid4().hex
-            self.workers.submit(identifier, message, self.contexts[message.metadata.dst_node_id])
-            identifiers.append(identifier)
-        return identifiers
+        """The longest first, so that in the end no worker waits long for another."""
+        given = list(messages)
+        for message in given:
+            message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+        for message in sorted(given, key=lambda message: -self.sizes.get(message.metadata.dst_node_id, 0)):
+            self.workers.submit(message.metadata.message_id, message, self.contexts[message.metadata.dst_node_id])
+        return [message.metadata.message_id for message in given]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers that are there; waits a moment for the first."""

@@ -25,7 +25,7 @@ from coterie.strategies.judging import Judged
 from coterie.strategies.observer import Observer
 from coterie.wire.config import Value
 from coterie.wire.errors import ConfigError, RunFailed
-from coterie.wire.files import append_line, sweep
+from coterie.wire.files import append_line, flush_below, sweep
 from coterie.wire.messages import Hello
 
 MAY_DIFFER = {  # settings that a run may go on with though they are others
@@ -108,6 +108,7 @@ class RunDirectory(Observer):
         self.clients = list(dict.fromkeys([*self.clients, *clients]))
 
     def round_ended(self, event: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        flush_below(self.path / "state")  # of a simulation's clients: a checkpoint speaks of what is on the disk
         append_line(self.path / EVENTS, json.dumps(event))
         mine = {"code": self.code, "config": self.config, "clients": self.clients}
         save_checkpoint(self.path, {**state, **mine})

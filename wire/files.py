@@ -4,6 +4,7 @@ On a full disk a write waits for room as long as `waiting_for_room` says, and is
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import logging
@@ -87,6 +88,41 @@ def flush(directory: Path, pattern: str) -> None:
         sync(path)
     if directory.is_dir():
         sync(directory)
+
+
+def flush_below(directory: Path) -> None:
+    """The same for all below it, however many: one call for its whole file system."""
+    if not directory.is_dir():
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        syncfs = getattr(ctypes.CDLL(None), "syncfs", None)  # of Linux
+        if syncfs is None or syncfs(handle):
+            os.sync()
+    finally:
+        os.close(handle)
+
+
+def keep_as(path: Path, other: Path) -> None:
+    """What `path` contains now is also at `other`, and stays there when `path` is written anew: without a copy, where the
+    file system can."""
+    make_directory(other.parent)
+    temporary = other.parent / f".{other.name}.{os.getpid()}{TEMPORARY}"
+
+    def link() -> None:
+        temporary.unlink(missing_ok=True)
+        os.link(path, temporary)
+        try:
+            os.replace(temporary, other)
+        finally:
+            temporary.unlink(missing_ok=True)  # two names of one file: nothing was renamed
+
+    try:
+        with_room(other, link)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+            raise
+        write_atomically(other, path.read_bytes())
 
 
 def write_all(file: BinaryIO, data: Piece) -> None:

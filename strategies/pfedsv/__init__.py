@@ -109,15 +109,20 @@ class PFedSV(Method):
         updates = round.train(lambda clients: [self.train_order(client, round, before) for client in clients])
         self.keep_models(updates, round)
         able = [client for client in updates if self.federation.hellos[client].num_validation]
-        sent = {client: self.to_send(client) for client in able}
+        names = {client: self.roster(client) for client in able}
+        sent = {client: self.to_send(client, names[client]) for client in able}
         failed = self.deliver(round, sent) if self.one_by_one else {}
         orders = {
-            client: self.personalize_order(client, round, sent[client]) for client in able if client not in failed
+            client: self.personalize_order(client, round, names[client], sent[client])
+            for client in able
+            if client not in failed
         }
         after = self.shared_parts()
         judged, silent = round.ask(
             list(orders),
-            lambda clients: (Sent(orders[client], after, self.models_in(orders[client], client)) for client in clients),
+            lambda clients: (
+                Sent(orders[client], after, self.models_in(orders[client], names[client])) for client in clients
+            ),
             lambda client, reply: check_personalized(reply, orders[client], self.kinds),
             size=self.top_k * self.size_of(self.exchanged) + self.size_of(self.shared),
         )
@@ -125,10 +130,10 @@ class PFedSV(Method):
             log.warning("round %d: client %s keeps its own model: %s", round.number, client, error)
             self.forget(client)
         for client, answer in judged.items():
-            self.learn(client, orders[client], answer)
+            self.learn(client, orders[client], names[client], answer)
             if round.evaluates:
                 round.tested[client] = answer.tested
-        round.tell(not_personalised=in_words(failed), **self.described(round, judged))
+        round.tell(not_personalised=in_words(failed), **self.described(round, names, judged))
         round.tell(models_sent={client: len(names) for client, names in sent.items()})
 
     # The first exchange: train and upload.
@@ -173,17 +178,17 @@ class PFedSV(Method):
         """Everybody whose model is here, under the pseudonyms for this client."""
         return self.pseudonyms.roster(self.pool.clients, told_to=client)
 
-    def wanted(self, client: str) -> dict[str, str]:
+    def wanted(self, client: str, roster: Mapping[str, str]) -> dict[str, str]:
         """What this client asked for; if it never did, the first k pseudonyms, which are in random order."""
-        roster = self.roster(client)
         if client not in self.wishes:
             return dict(list(roster.items())[: self.top_k])
-        return {name: other for name, other in roster.items() if other in self.wishes[client]}
+        wishes = set(self.wishes[client])
+        return {name: other for name, other in roster.items() if other in wishes}
 
-    def to_send(self, client: str) -> list[str]:
+    def to_send(self, client: str, roster: Mapping[str, str]) -> list[str]:
         """The models that this client wants and has not in their last version, by pseudonym."""
         held = self.held.get(client, {})
-        return [name for name, other in self.wanted(client).items() if held.get(other) != self.versions[other]]
+        return [name for name, other in self.wanted(client, roster).items() if held.get(other) != self.versions[other]]
 
     def size_of(self, parts: Iterable[str]) -> int:
         return sum(self.layout.parts[part].nbytes for part in parts)
@@ -200,7 +205,7 @@ class PFedSV(Method):
             def orders(clients: list[str], turn: int = turn) -> Iterable[Sent]:
                 for client in clients:
                     name = sent[client][turn]
-                    other = self.wanted(client)[name]
+                    other = self.roster(client)[name]
                     model = {part: self.pool.get(other, part) for part in self.exchanged}
                     yield Sent(DeliverOrder(round.number, name, self.versions[other], self.exchanged), others=model)
 
@@ -210,8 +215,10 @@ class PFedSV(Method):
             )[1]
         return failed
 
-    def personalize_order(self, client: str, round: Round, sent: list[str]) -> PersonalizeOrder:
-        wanted = self.wanted(client)
+    def personalize_order(
+        self, client: str, round: Round, roster: Mapping[str, str], sent: list[str]
+    ) -> PersonalizeOrder:
+        wanted = self.wanted(client, roster)
         held = [name for name in wanted if name not in sent]
         if self.one_by_one:
             sent, held = [], sent + held
@@ -220,7 +227,7 @@ class PFedSV(Method):
             top_k=self.top_k,
             alpha=float(self.settings.alpha),
             parts=self.exchanged,
-            roster=tuple(self.roster(client)),
+            roster=tuple(roster),
             sent=tuple(sent),
             sent_versions=tuple(self.versions[wanted[name]] for name in sent),
             held=tuple(held),
@@ -230,15 +237,13 @@ class PFedSV(Method):
             game=self.settings.game,
         )
 
-    def models_in(self, order: PersonalizeOrder, client: str) -> Parts | None:
+    def models_in(self, order: PersonalizeOrder, names: Mapping[str, str]) -> Parts | None:
         """The models that go along with the order, a row each."""
-        names = self.roster(client)
         senders = [names[name] for name in order.sent]
         rows = [{part: self.pool.get(sender, part) for part in self.exchanged} for sender in senders]
         return stacked(rows) if rows else None
 
-    def learn(self, client: str, order: PersonalizeOrder, answer: Personalized) -> None:
-        names = self.roster(client)
+    def learn(self, client: str, order: PersonalizeOrder, names: Mapping[str, str], answer: Personalized) -> None:
         self.relevance[client] = {names[name]: score for name, score in answer.relevance.items()}
         if order.roster:  # who was alone could not ask for anything
             self.wishes[client] = [names[name] for name in answer.judgement.wishes]
@@ -247,13 +252,15 @@ class PFedSV(Method):
         if self.shared:
             self.current[client] = order.round
 
-    def described(self, round: Round, judged: Mapping[str, Personalized]) -> dict[str, dict[str, Any]]:
+    def described(
+        self, round: Round, rosters: Mapping[str, Mapping[str, str]], judged: Mapping[str, Personalized]
+    ) -> dict[str, dict[str, Any]]:
         """For the event line: who used whose model, how old it was, what it was worth."""
         told: dict[str, dict[str, Any]] = {
             name: {} for name in ("values", "weights", "mixture", "age", "models_left_out", "relevance")
         }
         for client, answer in judged.items():
-            names = self.roster(client)
+            names = rosters[client]
             members = [names[name] for name in answer.judgement.members]
             players = members if self.settings.game == "gain" else [client, *members]
             told["values"][client] = dict(zip(players, np.round(answer.values, 6).tolist(), strict=True))

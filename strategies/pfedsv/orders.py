@@ -99,7 +99,8 @@ def check_personalized(reply: Message, order: PersonalizeOrder, kinds: tuple[str
 
 
 def _pseudonyms(what: str, names: tuple[str, ...], allowed: tuple[str, ...]) -> None:
-    unknown = [name for name in names if name not in set(allowed)]
+    permitted = set(allowed)
+    unknown = [name for name in names if name not in permitted]
     if unknown:
         raise Refused(f"{what}: unknown pseudonym {str(unknown[0])[:40]!r}")
     if len(set(names)) != len(names):

@@ -36,6 +36,25 @@ def ask(kind: str, content_: RecordDict, where: Context) -> Message:
     return app(message, where)
 
 
+def test_a_configuration_is_read_once_and_never_taken_for_an_equal_one_of_other_types(monkeypatch):
+    read: list[object] = []
+    dumps = json.dumps
+    monkeypatch.setattr(json, "dumps", lambda value, *args, **more: read.append(value) or dumps(value, *args, **more))
+    here = context(seed=5)
+    for _ in range(3):
+        assert Participant.of(here).config.seed == 5
+        assert Participant.of(here).attack() is None
+    assert read == [here.run_config]
+    other = context(seed=5)
+    other.run_config["seed"] = 6
+    assert Participant.of(other).config.seed == 6 and Participant.of(here).config.seed == 5
+    one, true = context(evaluate_every=1), context(evaluate_every=True)
+    assert one.run_config == true.run_config
+    assert Participant.of(one).config.evaluate_every == 1
+    with pytest.raises(ConfigError, match="evaluate-every"):
+        Participant.of(true)
+
+
 def test_names():
     assert client_name(context({"client-name": "ward-7", "partition-id": 3}), RunConfig()) == "ward-7"
     assert client_name(context({"partition-id": 3}), RunConfig()) == "3"

@@ -1,5 +1,6 @@
 """What a client keeps: whole files or none, the round before as well, and a clear word about a damaged one."""
 
+import errno
 import os
 
 import numpy as np
@@ -11,7 +12,7 @@ from safetensors.numpy import load_file
 from coterie.client.store import ContextStore, FileStore, Note
 from coterie.tasks.models import build_network
 from coterie.wire.errors import Refused
-from coterie.wire.files import write_atomically
+from coterie.wire.files import keep_as, write_atomically
 
 
 def parts(value: float) -> dict[str, np.ndarray]:
@@ -134,6 +135,57 @@ def test_a_failed_write_leaves_the_old_state(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert value(store.own_parts(99)) == 1
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [store.current]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 64], ids=["empty", "zeros"])
+def test_what_a_power_cut_damaged_is_not_there_and_what_was_flushed_is(tmp_path, damage):
+    store = FileStore(tmp_path, "a", durable=False)
+    store.keep(1, parts(1))  # flushed with the checkpoint of the round
+    store.keep(2, parts(2))
+    store.keep_other("b-1", parts(5))
+    for path in (store.current, store.others / "b-1.safetensors"):
+        path.write_bytes(damage)
+    again = FileStore(tmp_path, "a", durable=False)
+    assert value(again.own_parts(2)) == 1 and again.other("b-1") is None
+    again.keep(2, parts(3))
+    assert value(again.own_parts(2)) == 1 and value(again.own_parts(3)) == 3
+    store.current.write_bytes(damage)
+    with pytest.raises(ValueError, match="move it away"):
+        FileStore(tmp_path, "a").own_parts(3)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_only_a_durable_store_flushes_its_files(tmp_path, monkeypatch, durable):
+    store = FileStore(tmp_path, "a", durable=durable)
+    store.keep(1, parts(1))
+    store.keep(2, parts(2))
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    store.keep(3, parts(3))
+    assert bool(flushed) == durable
+
+
+def test_a_file_system_without_links(tmp_path, monkeypatch):
+    def no_links(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    store = FileStore(tmp_path, "a")
+    for number in (1, 2, 3):
+        store.keep(number, parts(number))
+    assert value(store.own_parts(3)) == 2 and value(store.own_parts(4)) == 3
+
+
+def test_keep_as_keeps_the_content_and_leaves_nothing_behind(tmp_path):
+    path, other = tmp_path / "a", tmp_path / "previous" / "a"
+    for text in (b"one", b"two", b"two"):  # the second two: both are names of one file
+        write_atomically(path, text)
+        keep_as(path, other)
+        keep_as(path, other)
+        assert other.read_bytes() == text
+        write_atomically(path, b"new")
+        assert other.read_bytes() == text
+    assert sorted(tmp_path.rglob("*")) == [path, other.parent, other]
 
 
 def test_the_personal_model_loads_back_into_an_equal_network(tmp_path):

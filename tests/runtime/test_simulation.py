@@ -56,6 +56,21 @@ def test_several_at_once_in_threads_and_one_after_the_other(tmp_path: Path) -> N
     assert not simulation._open
 
 
+def test_the_longest_comes_first_and_identifiers_in_the_order_of_the_messages(tmp_path: Path) -> None:
+    class Noted(Workers):
+        def submit(self, identifier: str, message: Message, context: Any) -> None:
+            begun.append((identifier, message.metadata.dst_node_id))
+
+    begun: list[tuple[str, int]] = []
+    config = checked_config({"num-clients": 4, "model": "linear"})
+    grid = SimulationGrid(Noted(0), 4, config, str(tmp_path), sizes=[5, 9, 5, 7])
+    messages = [Message(RecordDict(), dst_node_id=node, message_type=HELLO) for node in (5, 2, 3, 4)]
+    identifiers = list(grid.push_messages(messages))
+    assert [node for _, node in begun] == [3, 5, 2, 4]  # 9, 7, then the two of 5 as they came
+    assert dict(begun) == dict(zip(identifiers, (5, 2, 3, 4), strict=True))
+    assert len({id(context.run_config) for context in grid.contexts.values()}) == 1
+
+
 def test_workers_need_not_be_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = hellos(Workers(0), tmp_path / "alone")
     monkeypatch.setattr(simulation, "_can_fork", lambda threads: False)

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from coterie.server import rundir
 from coterie.server.checkpoints import cut_events, newest_checkpoint, read_events, save_checkpoint, write_json
 from coterie.server.results import result_of
 from coterie.server.rundir import RunDirectory, new_run_dir
+from coterie.wire import files
 from coterie.wire.errors import ConfigError, RunFailed
-from coterie.wire.files import alone_in, append_line, waiting_for_room
+from coterie.wire.files import alone_in, append_line, flush_below, waiting_for_room
 from coterie.wire.messages import Hello
 
 CONFIG = {"run-dir": "", "strategy": "fedavg", "task": "digits", "seed": 1}
@@ -309,6 +311,25 @@ def half_done(path: Path, code: str = "c0de") -> None:
     train = {"a": {"epsilon": 1.0}, "b": {"epsilon": 2.0}}
     directory.round_ended({"round": 1, "train": train, "evaluate": TESTED, "not-tested": {}}, state(1))
     directory.round_ended({"round": 2, "train": {"a": {"epsilon": 3.0}}}, state(2))
+
+
+def test_what_simulated_clients_keep_is_flushed_before_the_checkpoint_that_speaks_of_it(tmp_path, monkeypatch):
+    steps: list[str] = []
+    directory = RunDirectory(tmp_path, CONFIG)
+    monkeypatch.setattr(rundir, "flush_below", lambda path: steps.append(str(path.relative_to(tmp_path))))
+    monkeypatch.setattr(rundir, "save_checkpoint", lambda path, state: steps.append("checkpoint"))
+    directory.round_ended({"round": 1}, state(1))
+    assert steps == ["state", "checkpoint"]
+
+
+def test_flushing_what_is_below(tmp_path, monkeypatch):
+    flush_below(tmp_path / "not-there")
+    flush_below(tmp_path)
+    synced: list[bool] = []
+    monkeypatch.setattr(os, "sync", lambda: synced.append(True))
+    monkeypatch.setattr(files.ctypes, "CDLL", lambda _: object())  # a system without syncfs
+    flush_below(tmp_path)
+    assert synced == [True]
 
 
 def test_what_was_before_the_end_counts_after_it(tmp_path):

@@ -1,5 +1,7 @@
 """pFedSV against its formulas, worked out here from the messages alone; who is sent what; and what a restart leaves."""
 
+import hashlib
+import hmac
 import itertools
 import json
 import math
@@ -12,6 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from coterie.client.app import app
 from coterie.client.data import load_client_data
 from coterie.server.findings import found
+from coterie.strategies.pfedsv import pseudonyms
 from coterie.strategies.pfedsv.orders import Judgement, PersonalizeOrder
 from coterie.strategies.pfedsv.pseudonyms import Pseudonyms
 from coterie.tasks.models import Network, build_network
@@ -322,6 +325,39 @@ def test_the_secret_is_random_where_clients_bring_data_of_their_own():
     again.load_state_dict(json.loads(json.dumps(private[0].state_dict())))
     again.begin(1, private=True)  # it has one already
     assert again.of("b", told_to="a") == private[0].of("b", told_to="a")
+
+
+def test_rosters_are_the_sorted_pseudonyms_however_many_are_remembered(monkeypatch):
+    def plain(others: list[str], told_to: str) -> list[tuple[str, str]]:
+        made = [hmac.new(secret, f"{len(told_to)}:{told_to}{o}".encode(), hashlib.sha256).hexdigest() for o in others]
+        return sorted((name[:16], other) for name, other in zip(made, others, strict=True) if other != told_to)
+
+    secret, rng = b"abc", np.random.default_rng(1)
+    clients = [f"ward {i}" for i in range(40)]
+    for remembered in (2**20, 100, 1):
+        monkeypatch.setattr(pseudonyms, "REMEMBERED", remembered)
+        names = Pseudonyms(secret)
+        for count in (1, 7, 40):  # the pool grows
+            for one in clients[:count]:
+                assert list(names.roster(clients[:count], told_to=one).items()) == plain(clients[:count], one)
+        some = rng.permutation(clients)[:5].tolist()
+        assert list(names.roster(some, told_to="ward 3").items()) == plain(some, "ward 3")
+    names.load_state_dict({"secret": b"xyz".hex()})
+    secret = b"xyz"
+    assert list(names.roster(clients, told_to="ward 3").items()) == plain(clients, "ward 3")
+
+
+def test_a_pseudonym_is_made_once(monkeypatch):
+    made: list[tuple[str, str]] = []
+    of = Pseudonyms.of
+    monkeypatch.setattr(
+        Pseudonyms, "of", lambda self, o, *, told_to: made.append((o, told_to)) or of(self, o, told_to=told_to)
+    )
+    names = Pseudonyms(b"abc")
+    for count in (3, 5, 5):
+        for one in "abcde"[:count]:
+            names.roster("abcde"[:count], told_to=one)
+    assert len(made) == len(set(made))
 
 
 @pytest.mark.parametrize("settings", [{**SOME, **PAPER}, {**SOME, "partition": "iid"}], ids=["paper", "gain"])
