@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import coterie
 from coterie.cli.follow import page_at
 from coterie.cli.machines import shown, tell_comparison, tell_end, tell_run
-from coterie.cli.options import given_values, parse_list, parse_seeds
+from coterie.cli.options import given_values, parse_list, parse_seeds, parse_sweep
 from coterie.cli.show import say, show, show_matrix
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def compare(
     seeds: str | None,
     preset: str,
     quick: bool,
+    cell: str,
+    sweep: tuple[str, ...],
     open: bool,
     json: bool,
     quiet: bool,
@@ -105,6 +107,8 @@ def compare(
         settings=given_values(options, settings),
         workers=workers,
         progress=shown(json, quiet),
+        cell=cell,
+        sweep=parse_sweep(sweep),
     )
     if json:
         tell_comparison(compared)

@@ -88,6 +88,14 @@ def _what_to_compare() -> list[click.Parameter]:
     return [
         _text("preset", "NAME", presets, panel),
         option("quick", "A short form of the preset.", panel, is_flag=True, default=False, show_default=False),
+        _text("cell", "NAME", "One cell of the preset, for example mnist.", panel),
+        TyperOption(
+            param_decls=["--sweep", "sweep"],
+            multiple=True,
+            metavar="KEY=A,B,...",
+            help="Run all with each of these values, for example --sweep pfedsim.warmup=0,0.5,1. Several: all combinations.",
+            rich_help_panel=panel,
+        ),
         option("strategies", "The methods to compare.", panel, metavar="A,B,...", show_default=PLAIN.strategies),
         option("seeds", seeds, panel, metavar="N,N,...", show_default="1"),
         *_configured(("strategy", "seed")),
@@ -257,7 +265,8 @@ Example: `coterie resume runs/20261116-120000-fedavg-digits --num-server-rounds 
         _what_to_compare,
         """Run several methods on the same data: one table, who trains with whom, and a report.
 
-Alone it takes local, fedavg and pfedsv on data of three kinds that are always there, with two seeds.
+Alone it takes local, fedavg and pfedsv on data of three kinds that are always there, with two seeds. Started again with
+the same `--run-dir` it goes on where it stopped.
 
 Example: `coterie compare --strategies local,fedavg,fedper --task digits --seeds 1,2,3`""",
     ),

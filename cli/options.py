@@ -72,7 +72,7 @@ def given_values(arguments: Mapping[str, Any], settings: Iterable[str]) -> dict[
 def _value(text: str, is_text: bool) -> Value:
     """A number or a truth value where it reads as one, unless the setting is a text: attack.clients=3."""
     try:
-        value = json.loads(text)
+        value = json.loads(f"0{text}" if text.startswith(".") else text)
     except json.JSONDecodeError:
         return text
     return value if isinstance(value, str if is_text else bool | int | float | str) else text
@@ -90,3 +90,13 @@ def parse_seeds(text: str) -> list[int]:
     if not all(item.isdecimal() for item in items):
         raise ConfigError(f"seeds = {text!r}: write whole numbers separated by commas, for example 1,2,3")
     return [int(item) for item in items]
+
+
+def parse_sweep(texts: Iterable[str]) -> dict[str, list[Value]]:
+    defaults, sweep = default_config(), dict[str, list[Value]]()
+    for text in texts:
+        key, equals, values = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise ConfigError(f"--sweep {text}: write KEY=A,B,..., for example --sweep pfedsim.warmup=0,0.5,1")
+        sweep[key] = [_value(item, isinstance(defaults.get(key), str)) for item in parse_list(f"sweep {key}", values)]
+    return sweep

@@ -1,6 +1,6 @@
 """Several methods and seeds on the same data, one table; or a preset, one table per cell."""
 
-import time
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,30 +13,31 @@ from coterie.client.participant import pick_device
 from coterie.communication import communication, communication_table
 from coterie.estimators import compare_estimators
 from coterie.gains import gains
+from coterie.keeping import comparison_dir, kept_run
 from coterie.mechanisms import compare_mechanisms
 from coterie.presets import FIRST, PLAIN, PRESETS, Estimators, Mechanisms, Methods, Preset
 from coterie.progress import Shown, progress_of
-from coterie.rows import Rows, Table
+from coterie.rows import Rows
 from coterie.runs import Comparison, Run
 from coterie.runtime.simulation import Workers
 from coterie.server.checkpoints import write_json
 from coterie.server.report import chart, write_comparison
-from coterie.server.rundir import new_run_dir
-from coterie.simulate import configuration, names_of_clients, prepare, simulate, worker_pool
+from coterie.simulate import configuration, names_of_clients, prepare, worker_pool
 from coterie.strategies.registry import default_config, resolve
 from coterie.strategies.registry import names as method_names
-from coterie.tasks.metrics import LOWER_IS_BETTER, UNBOUNDED
+from coterie.summary import comparison_table, metric_of, place, summarise, sweep_table
 from coterie.tasks.resolve import partition_kind, spec_of
 from coterie.wire.attack import AttackSettings, bad_clients
 from coterie.wire.config import RunConfig, Value, choose, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
+from coterie.written import write_tables
 
-SHOWN_FACTS = {  # of findings, beside the truth, and how their columns end
-    "correlation-with-label-overlap": "overlap-correlation",
-    "precision": "precision",
-    "recall": "recall",
-}
 MOST_NAMED = 8  # clients with names of their own that have columns
+NOT_SWEPT = {
+    "strategy": "name several strategies",
+    "seed": "give several seeds",
+    "run-dir": "all runs lie in one run-dir",
+}
 
 
 def compare(
@@ -48,6 +49,8 @@ def compare(
     settings: Mapping[str, Value] | None = None,
     workers: int | None = None,
     progress: Shown = True,
+    cell: str = "",
+    sweep: Mapping[str, Sequence[Value]] | None = None,
     **keys: Value,
 ) -> Comparison:
     """Run several methods on the same data, every one with every seed, and compare what they come to.
@@ -56,14 +59,18 @@ def compare(
         compared.to_pandas()
 
         coterie.compare(preset="ocf-10", quick=True)
+        coterie.compare(["pfedsim"], sweep={"pfedsim.warmup": [0.0, 0.25, 0.5]}, run_dir="runs/warmup")
 
     Without any of these it shows what Coterie is for: `local`, `fedavg` and `pfedsv` on task `kinds`, with two seeds.
-    `preset` is an experiment of a paper, `quick` its short form; what you give goes before what it says. A method whose run
-    fails is told of in its row, and the others go on. All other arguments are those of `coterie.run`.
+    `preset` is an experiment of a paper, `quick` its short form, `cell` one of its cells; what you give goes before what it
+    says. `sweep` runs all with each value of a key, or each combination of several. A `run_dir` of the same comparison is gone on
+    with: what is done there is not done again. A method whose run fails is told of in its row, and the others go on. All other
+    arguments are those of `coterie.run`.
     """
     if quick and not preset:
         raise ConfigError("--quick: is for presets; add --preset NAME")
     given = configuration(keys, settings, compare, leave_out=("strategy", "seed"))
+    swept = combinations(sweep or {})
     first = strategies is None and seeds is None and not {"task", "data"} & given.keys()
     plain = FIRST if first else PLAIN
     chosen: Preset = PRESETS[choose("preset", preset, list(PRESETS))] if preset else plain
@@ -77,21 +84,25 @@ def compare(
                 resolve(RunConfig(strategy=name))  # before any run: its settings may be given to all of them
             else:
                 choose("strategies", name, ["auto", *method_names()])
-        cells = chosen.chosen_cells(quick, given)
+        cells = chosen.chosen_cells(quick, {**given, **dict.fromkeys(sweep or {}, float("nan"))}, cell)
         where = str({**default_config(), **given}["data-root"])
         values, cells = chosen.with_data(values, cells, [str(given["task"])] if "task" in given else [], where)
         planned = {
             (plan.cell, plan.strategy, plan.seed): plan
-            for cell, different in cells.items()
+            for cell, own in cells.items()
+            for add in swept
             for name in names
             for seed in numbers
-            for plan in [Planned(cell, seed, prepare({**values, **different, **given, "strategy": name, "seed": seed}))]
+            for plan in [
+                Planned(cell, seed, prepare({**values, **own, **given, **add, "strategy": name, "seed": seed}), add)
+            ]
         }
         return compare_methods(preset, chosen, list(planned.values()), workers, progress)
-    if strategies is not None:
-        raise ConfigError(f"strategies: preset {preset!r} does not compare methods; leave them out")
+    for key, told in (("strategies", strategies), ("cell", cell), ("sweep", sweep)):
+        if told:
+            raise ConfigError(f"{key}: preset {preset!r} does not compare methods; leave it out")
     if isinstance(chosen, Estimators):
-        return compare_estimators(chosen, {**values, **given}, numbers)
+        return compare_estimators(preset, chosen, {**values, **given}, numbers)
     assert isinstance(chosen, Mechanisms)
     return compare_mechanisms(preset, chosen, {**values, **given}, numbers, workers, progress)
 
@@ -102,15 +113,33 @@ def _some(key: str, given: Sequence[Any] | None, usual: Sequence[Any]) -> list[A
     return list(dict.fromkeys(usual if given is None else given))
 
 
+def combinations(sweep: Mapping[str, Sequence[Value]]) -> list[dict[str, Value]]:
+    """All combinations of the values of these keys; without a key there is one."""
+    for key, instead in NOT_SWEPT.items():
+        if key in sweep:
+            raise ConfigError(f"sweep = {key!r}: {instead}")
+    several = {key.replace("_", "-"): _some(f"sweep {key}", values, ()) for key, values in sweep.items()}
+    return [dict(zip(several, values, strict=True)) for values in itertools.product(*several.values())]
+
+
 @dataclass(frozen=True)
 class Planned:
-    cell: str
+    within: str  # the preset's cell
     seed: int
     config: Mapping[str, Value]
+    swept: Mapping[str, Value]
 
     @property
     def strategy(self) -> str:
         return str(self.config["strategy"])
+
+    @property
+    def sweep(self) -> str:
+        return ",".join(f"{key}={value}" for key, value in self.swept.items())
+
+    @property
+    def cell(self) -> str:
+        return ",".join(text for text in (self.within, self.sweep) if text)
 
     @property
     def title(self) -> str:
@@ -124,13 +153,14 @@ def compare_methods(
     pick_device(str(planned[0].config["device"]))
     names = list(dict.fromkeys(plan.strategy for plan in planned))
     seeds = list(dict.fromkeys(plan.seed for plan in planned))
-    tasks = {plan.cell: str(plan.config["task"]) for plan in planned}
+    first = {plan.cell: plan for plan in reversed(planned)}
+    first = {cell: first[cell] for cell in dict.fromkeys(plan.cell for plan in planned)}
     with worker_pool(workers) as pool:
-        base = new_run_dir({**planned[0].config, "strategy": name or "compare"})
+        base = comparison_dir(planned[0].config, name)
         results = [(plan, *_result_of(plan, base, pool, progress)) for plan in planned]
-    called = {plan.cell: client_names(plan.config) for plan in planned}
+    called = {cell: client_names(plan.config) for cell, plan in first.items()}
     rows = {
-        cell: summarise(names, [told for plan, told, _ in results if plan.cell == cell], called[cell]) for cell in tasks
+        cell: summarise(names, [told for plan, told, _ in results if plan.cell == cell], called[cell]) for cell in first
     }
     for cell, several in rows.items():
         metric = metric_of(several, planned[0].config, preset)
@@ -141,45 +171,51 @@ def compare_methods(
             row.update({"gain": found[row["strategy"]]} if row["strategy"] in found else {})
     if not any("seconds" in row for cell in rows.values() for row in cell):
         raise RunFailed(f"no run came to its end. The first one: {results[0][1]['failed']}")
-    written = (
-        {"task": tasks, "seeds": seeds, "rows": rows} if name else {"task": tasks[""], "seeds": seeds, "rows": rows[""]}
-    )
     tables, charts = [], []
-    for cell, task in tasks.items():
-        metric = metric_of(rows[cell], planned[0].config, preset)
-        tables.append(comparison_table(rows[cell], cell, task, seeds, metric, preset, list(called[cell].values())))
+    for cell, plan in first.items():
+        metric, task = metric_of(rows[cell], planned[0].config, preset), str(plan.config["task"])
+        if not plan.swept:
+            shown = list(called[cell].values())
+            tables.append(comparison_table(rows[cell], cell, task, seeds, metric, preset, shown))
         ended = [(plan.strategy, run) for plan, _, run in results if run and plan.cell == cell]
         lines = {name: [_means_by_round(run, metric) for mine, run in ended if mine == name] for name in names}
         if any(len(line) > 1 for several in lines.values() for line in several):
             title = "Every method over the rounds" + (f": {cell}" if cell else "")
             charts.append(chart(title, "round", f"test {metric}", {n: _over_seeds(s) for n, s in lines.items() if s}))
+    for within in dict.fromkeys(plan.within for plan in planned if plan.swept):
+        cells = {plan.sweep: rows[cell] for cell, plan in first.items() if plan.within == within}
+        metric = metric_of(next(iter(cells.values())), planned[0].config, preset)
+        tables.append(sweep_table(cells, within or str(planned[0].config["task"]), seeds, metric, preset))
     runs = [run for *_, run in results if run]
     if preset.communication:
         figures = communication(runs)
         write_json(base / "communication.json", figures)
         tables.append(communication_table(figures))
-    shown: dict[str, Any] = {
+    page: dict[str, Any] = {
         "title": preset.title,
         "tables": [asdict(table) for table in tables],
         "charts": charts,
         "settings": sorted(_common([plan.config for plan in planned]).items()),
     }
-    write_json(base / "comparison.json", {**written, "page": shown})
-    write_comparison(base / "report.html", {run.path: plan.cell for plan, _, run in results if run}, **shown)
-    flat = Rows({"cell": cell, **row} if name else row for cell, several in rows.items() for row in several)
+    tasks = {cell: str(plan.config["task"]) for cell, plan in first.items()}
+    alone = not name and list(rows) == [""]
+    told = {"task": tasks[""], "rows": rows[""]} if alone else {"task": tasks, "rows": rows}
+    write_json(base / "comparison.json", {**told, "seeds": seeds, "page": page})
+    write_comparison(base / "report.html", {run.path: plan.cell for plan, _, run in results if run}, **page)
+    flat = Rows(row if alone else {"cell": cell, **row} for cell, several in rows.items() for row in several)
+    write_tables(base, flat, tables)
     return Comparison(base, flat, tables, runs)
 
 
 def _result_of(plan: Planned, base: Path, pool: Workers, shown: Shown) -> tuple[dict[str, Any], Run | None]:
-    run_dir = new_run_dir({**plan.config, "run-dir": str(base / plan.cell / f"{plan.strategy}-seed{plan.seed}")})
-    started = time.monotonic()
+    run_dir = base / plan.cell.replace("/", "_") / f"{plan.strategy}-seed{plan.seed}"
     with progress_of(shown, plan.title, plan.config) as progress:
         try:
-            run = simulate({**plan.config, "run-dir": str(run_dir)}, run_dir, pool, progress)
+            run = kept_run(plan.config, run_dir, pool, progress)
         except RunFailed as failure:  # what a method comes to is the question: the others go on
             progress.say(f"{plan.title}: failed: {failure}", style="red")
             return {"strategy": plan.strategy, "seed": plan.seed, "failed": str(failure)}, None
-    return run.result | {"seconds": time.monotonic() - started, "findings": run.findings, **costs(run)}, run
+    return run.result | {"seconds": run.seconds, "findings": run.findings, **costs(run)}, run
 
 
 def costs(run: Run) -> dict[str, float]:
@@ -222,137 +258,3 @@ def client_names(config: Mapping[str, Value]) -> dict[str, str]:
         return {}
     owners = partitioned(settings, settings.num_clients)[0].owners
     return dict(zip(names_of_clients(settings), owners, strict=True))
-
-
-def summarise(
-    names: Sequence[str], results: Sequence[Mapping[str, Any]], called: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Mean and standard deviation over the seeds that came to an end, a row for each method; and why the others did not.
-    Clients that are called by a name have figures of their own."""
-    rows = []
-    for name in names:
-        every = [result for result in results if result["strategy"] == name]
-        mine = [result for result in every if "failed" not in result]
-        row: dict[str, Any] = {"strategy": name}
-        if len(mine) < len(every):
-            row["failed"] = {str(result["seed"]): result["failed"] for result in every if "failed" in result}
-        rows.append(row)
-        if not mine:
-            continue
-        for cost in ("seconds", "bytes", "cpu-seconds"):
-            row[cost] = float(np.mean([result[cost] for result in mine]))
-        for kind, metrics in mine[0]["models"].items():
-            for metric in metrics["mean"]:
-                known = [result for result in mine if metric in result["models"].get(kind, {}).get("mean", {})]
-                row[f"{kind}.{metric}"] = _spread([result["models"][kind]["mean"][metric] for result in known])
-                pick = max if metric.removesuffix("-weighted") in LOWER_IS_BETTER else min
-                if not metric.endswith("-weighted"):
-                    row[f"{kind}.worst-{metric}"] = _spread(
-                        [pick(_values_of(result, kind, metric)) for result in known]
-                    )
-                for client, owner in called.items():
-                    if own := [v[metric] for result in mine if metric in (v := _client(result, kind, client))]:
-                        row[f"{kind}.{metric}.{owner}"] = _spread(own)
-        for finding in mine[0]["findings"]:
-            told = [result["findings"][finding].facts for result in mine if finding in result["findings"]]
-            for fact, column in SHOWN_FACTS.items():
-                if seen := [facts[fact] for facts in told if facts.get(fact) is not None]:
-                    row[f"{finding}-{column}"] = _spread(seen)
-    return rows
-
-
-def _client(result: Mapping[str, Any], kind: str, client: str) -> Mapping[str, float]:
-    found: Mapping[str, float] = result["models"][kind]["clients"].get(client, {})
-    return found
-
-
-def _values_of(result: Mapping[str, Any], kind: str, metric: str) -> list[float]:
-    return [client[metric] for client in result["models"][kind]["clients"].values() if metric in client]
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
-
-
-def place(row: Mapping[str, Any], metric: str, config: Mapping[str, Value]) -> float:
-    """Where a row stands: the best first, if the user names a metric; else all stay in their order."""
-    told = row.get(f"personal.{metric}")
-    if config["metric"] == "auto":
-        return 0.0
-    return float("inf") if told is None else told["mean"] * (1 if metric in LOWER_IS_BETTER else -1)
-
-
-def metric_of(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Value], preset: Methods) -> str:
-    """What methods are compared by: the run's metric, else the kind of accuracy that the server's game was told to go by, else
-    the preset's."""
-    of_game = str(config["shapleyfl.metric"])
-    wanted = of_game if of_game.endswith("accuracy") else preset.metric.removesuffix("-weighted")
-    wanted = wanted if config["metric"] == "auto" else str(config["metric"])
-    return wanted if any(f"personal.{wanted}" in row for row in rows) else "loss"
-
-
-def comparison_table(
-    rows: Sequence[Mapping[str, Any]],
-    cell: str,
-    task: str,
-    seeds: Sequence[int],
-    metric: str,
-    preset: Methods,
-    clients: Sequence[str],
-) -> Table:
-    """The table of one cell, with columns for the clients that have names."""
-    paper = {name: value for (where, which, name), value in preset.paper.items() if (where, which) == (task, cell)}
-    scale = 1 if metric in UNBOUNDED else 100
-    where = task if cell in ("", task) else f"{task}, {cell}"
-    seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± std over seeds {', '.join(map(str, seeds))}"
-    columns = {
-        f"personal.{metric}": "personal",
-        f"personal.{metric}-weighted": "by samples",
-        f"personal.worst-{metric}": "worst client",
-        f"global.{metric}": "global",
-        **{f"personal.{metric}.{client}": client for client in clients},
-    }
-    correlations = sorted({key for row in rows for key in row if key.endswith("-overlap-correlation")})
-    rates = [key for key in ("suspects-precision", "suspects-recall") if any(key in row for row in rows)]
-    gained = any("gain" in row for row in rows)
-    head = [
-        "strategy",
-        *columns.values(),
-        *(["over local", "3 below"] if gained else []),
-        *[f"{key.split('-')[0]} ~ overlap" for key in correlations],
-    ]
-    head += [key.split("-")[1] for key in rates]
-    if paper:
-        head.append("paper (by samples)" if preset.metric.endswith("weighted") else "paper")
-    texts = []
-    for row in rows:
-        cells = [_cell(row.get(key), scale, len(seeds)) for key in columns]
-        cells += _gain_cells(row.get("gain"), scale) if gained else []
-        cells += [_cell(row.get(key), 1, len(seeds)) for key in [*correlations, *rates]]
-        cells += [f"{paper[row['strategy']]:.2f}" if row["strategy"] in paper else "-"] if paper else []
-        if "failed" in row:
-            cells[0] = (
-                f"{len(row['failed'])} of {len(seeds)} failed"
-                if "seconds" not in row
-                else f"{cells[0]} ({len(row['failed'])} failed)"
-            )
-        spent = ("-", "-", "-")
-        if "seconds" in row:
-            spent = (f"{row['bytes'] / 1e6:.1f}", f"{row['cpu-seconds']:.1f}", f"{row['seconds']:.1f}")
-        texts.append([row["strategy"], *cells, *(spent if preset.costs else spent[2:])])
-    title, caption = f"Test {metric} on {where}, {seed_text}", f"paper: {preset.source}" if paper else preset.source
-    return Table(title, [*head, *(["MB", "CPU s"] if preset.costs else []), "seconds"], texts, caption)
-
-
-def _gain_cells(gain: Mapping[str, float] | None, scale: int) -> list[str]:
-    if gain is None:
-        return ["-", "-"]
-    error = "" if np.isnan(gain["error"]) else f" ± {gain['error'] * scale:.2f}"
-    return [f"{gain['mean'] * scale:+.2f}{error}", f"{100 * gain['harmed']:.0f} %" if scale > 1 else "-"]
-
-
-def _cell(value: Mapping[str, float] | None, scale: int, seeds: int) -> str:
-    if value is None:
-        return "-"
-    text = f"{value['mean'] * scale:.2f}"
-    return f"{text} ± {value['std'] * scale:.2f}" if seeds > 1 else text

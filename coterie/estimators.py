@@ -4,21 +4,23 @@ Ten clients train, the last round's game is solved exactly, and every estimator 
 is that of the normalised values (NSV), squared, averaged over clients and draws.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie.client.data import partitioned
 from coterie.games.shapley import estimate, normalise, shapley_from_table
+from coterie.keeping import check_same, comparison_dir
 from coterie.manners import tame_torch
 from coterie.presets import Estimators
 from coterie.rows import Rows, Table
 from coterie.runs import Comparison
 from coterie.server.checkpoints import write_json
 from coterie.server.report import write_comparison
-from coterie.server.rundir import new_run_dir
 from coterie.simulate import prepare
 from coterie.strategies.registry import parse_config
 from coterie.strategies.server_game import mixture, server_samples
@@ -31,6 +33,7 @@ from coterie.wire.config import RunConfig, Value
 from coterie.wire.cores import usable_cores
 from coterie.wire.errors import ConfigError, RunFailed
 from coterie.wire.randomness import derive_seed, generator
+from coterie.written import write_tables
 
 ESTIMATORS = ("mc", "tmc", "dmc", "cc")
 BUDGETS = (120, 240, 480, 960)
@@ -38,24 +41,38 @@ DRAWS = 100
 
 
 @tame_torch()
-def compare_estimators(preset: Estimators, values: Mapping[str, Value], seeds: Sequence[int]) -> Comparison:
+def compare_estimators(name: str, preset: Estimators, values: Mapping[str, Value], seeds: Sequence[int]) -> Comparison:
     if len(seeds) > 1:
         raise ConfigError(f"seeds = {list(seeds)}: this preset plays one game, many times; give one seed")
     prepared = prepare({**values, "strategy": "afedsv", "seed": seeds[0]})
     config, _ = parse_config(prepared)
-    table = game_of(config)
+    base = comparison_dir(prepared, name)
+    table = kept_game(prepared, base)
     exact = normalise(shapley_from_table(table))
     if exact is None:
         raise RunFailed("all clients are worth the same in this game; take other data, more rounds or another seed")
     errors = {method: [nsv_error(method, budget, table, exact) for budget in BUDGETS] for method in ESTIMATORS}
-    base = new_run_dir({**prepared, "strategy": "estimators"})
     rows = {method: dict(zip(map(str, BUDGETS), found, strict=True)) for method, found in errors.items()}
     shown = errors_table(errors, config, len(table))
     page: dict[str, Any] = {"title": preset.title, "tables": [asdict(shown)], "settings": sorted(prepared.items())}
     told = {"task": config.task, "seed": config.seed, "draws": DRAWS, "rows": rows, "page": page}
     write_json(base / "comparison.json", told)
     write_comparison(base / "report.html", {}, **page)
-    return Comparison(base, Rows({"estimator": method, **found} for method, found in rows.items()), [shown])
+    flat = Rows({"estimator": method, **found} for method, found in rows.items())
+    write_tables(base, flat, [shown])
+    return Comparison(base, flat, [shown])
+
+
+def kept_game(prepared: Mapping[str, Value], base: Path) -> np.ndarray:
+    """The game of this configuration, which is played once."""
+    path = base / "game.json"
+    if path.is_file():
+        before = json.loads(path.read_text())
+        check_same(before["config"], prepared, base)
+        return np.array(before["utilities"])
+    utilities = game_of(parse_config(prepared)[0])
+    write_json(path, {"config": dict(prepared), "utilities": utilities.tolist()})
+    return utilities
 
 
 def game_of(config: RunConfig) -> np.ndarray:

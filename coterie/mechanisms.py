@@ -14,17 +14,18 @@ from safetensors.numpy import load_file
 
 from coterie.client.data import linear_recipe, load_client_data
 from coterie.games.overlap import LinearGame, coalitions_of, form
+from coterie.keeping import comparison_dir, kept_run
 from coterie.presets import Mechanisms
 from coterie.progress import Shown, progress_of
 from coterie.rows import Rows, Table
 from coterie.runs import Comparison, Run
 from coterie.server.checkpoints import write_json
 from coterie.server.report import chart, write_comparison
-from coterie.server.rundir import new_run_dir
-from coterie.simulate import prepare, simulate, worker_pool
+from coterie.simulate import prepare, worker_pool
 from coterie.tasks.linear import linear_parameters
 from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.errors import ConfigError
+from coterie.written import write_tables
 
 MECHANISMS = ("local", "grand", "grand-mixed", "disjoint", "overlapping")
 TITLES = {"overlapping": "pfedocf"}
@@ -53,17 +54,16 @@ def compare_mechanisms(
         raise ConfigError(
             f"task = {first['task']!r}: preset {name!r} is about true parameters, which task 'linear' has"
         )
-    base = new_run_dir({**first, "strategy": name})
+    base = comparison_dir(first, name)
     measured: list[Errors] = [{} for _ in seeds]
     runs: list[Run] = []
     with worker_pool(workers) as pool:
         for errors, seed in zip(measured, seeds, strict=True):
             for mechanism in MECHANISMS:
                 config = configs[mechanism, seed]
-                run_dir = new_run_dir({**config, "run-dir": str(base / f"{mechanism}-seed{seed}")})
-                config = {**config, "run-dir": str(run_dir)}
+                run_dir = base / f"{mechanism}-seed{seed}"
                 with progress_of(progress, f"{mechanism}, seed {seed}", config) as shown:
-                    runs.append(simulate(config, run_dir, pool, shown))
+                    runs.append(kept_run(config, run_dir, pool, shown))
                 errors[mechanism] = true_errors(config, run_dir)
     games = {seed: true_game(configs[MECHANISMS[0], seed]) for seed in seeds}
     expected = [expected_errors(games[seed], float(first["ocf.cost"])) for seed in seeds]
@@ -91,7 +91,9 @@ def compare_mechanisms(
     write_json(base / "comparison.json", told)
     cells = {run.path: TITLES.get(m, m) for m in MECHANISMS for run in runs if run.config["ocf.mechanism"] == m}
     write_comparison(base / "report.html", cells, **page)
-    return Comparison(base, Rows({"errors": kind, **row} for kind in rows for row in rows[kind]), tables, runs)
+    flat = Rows({"errors": kind, **row} for kind in rows for row in rows[kind])
+    write_tables(base, flat, tables)
+    return Comparison(base, flat, tables, runs)
 
 
 def settings_of(config: Mapping[str, Value]) -> RunConfig:

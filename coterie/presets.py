@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coterie.tasks.datasets import DataError, load_dataset
-from coterie.wire.config import Value
+from coterie.wire.config import Value, choose
+from coterie.wire.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,13 @@ class Methods(Preset):
         default_factory=dict
     )  # goes over `values` where their task's data are missing
 
-    def chosen_cells(self, quick: bool, given: Mapping[str, Value]) -> dict[str, Mapping[str, Value]]:
-        """The cells that are left when `given` goes before what they say: those that say the same; else none twice."""
+    def chosen_cells(self, quick: bool, given: Mapping[str, Value], cell: str = "") -> dict[str, Mapping[str, Value]]:
+        """The one that is named; else those that are left when `given` goes before what they say: those that say the same; else
+        none twice."""
+        if cell:
+            if not any(self.cells):
+                raise ConfigError(f"cell = {cell!r}: is for presets, whose tables are cells; add --preset NAME")
+            return {choose("cell", cell, list(self.cells)): self.cells[cell]}
         touched = {name: [key for key in own if key in given] for name, own in self.cells.items()}
         same = [name for name, keys in touched.items() if keys and all(self.cells[name][k] == given[k] for k in keys)]
         if not same and all(touched.values()):  # none of them is left: one without a name

@@ -44,10 +44,14 @@ class Rows(list[dict[str, Any]]):
             raise CoterieError(
                 "to_pandas: pandas is not installed; pip install pandas, or use the rows as they are"
             ) from None
-        return pandas.DataFrame([_flat(row) for row in self])
+        return pandas.DataFrame(self.flat())
+
+    def flat(self) -> list[dict[str, Any]]:
+        """Plain values: a mean with its standard deviation is two of them."""
+        return [_flat(row) for row in self]
 
     def as_table(self, title: str = "") -> Table:
-        rows = [_flat(row) for row in self]
+        rows = self.flat()
         head = list(dict.fromkeys(name for row in rows for name in row))
         return Table(title, head, [[_text(row.get(name)) for name in head] for row in rows])
 

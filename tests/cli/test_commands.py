@@ -147,9 +147,9 @@ def test_settings_of_a_method(coterie, tmp_path):
 def test_compare(data_of, coterie, tmp_path):
     code, out, err = coterie("compare", "--strategies", "local,fedavg", "--seeds", "1,2", *QUICK, "--run-dir", "c")
     assert code == 0, err
-    assert {path.name for path in (tmp_path / "c").iterdir()} == {"comparison.json", "report.html"} | {
-        f"{s}-seed{n}" for s in ("local", "fedavg") for n in (1, 2)
-    }
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {
+        *("plan.json", "comparison.json", "comparison.csv", "comparison.md", "comparison.tex", "report.html")
+    } | {f"{s}-seed{n}" for s in ("local", "fedavg") for n in (1, 2)}
     assert "Test accuracy on digits, mean ± std over seeds 1, 2" in out
     table = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert table["seeds"] == [1, 2] and [row["strategy"] for row in table["rows"]] == ["local", "fedavg"]
