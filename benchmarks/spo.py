@@ -18,7 +18,6 @@ in per cent
 
 import argparse
 import itertools
-import json
 import logging
 import os
 import tempfile
@@ -62,8 +61,8 @@ def values_of(strategy: str, seed: int, validation: int, rounds: int) -> dict[st
 
 def simulated(
     values: dict[str, Any],
-) -> tuple[RunConfig, dict[str, Finding], dict[str, np.ndarray], dict[str, Any], float]:
-    """Configuration, findings, the server's arrays, the last event and the CPU seconds of a run."""
+) -> tuple[RunConfig, dict[str, Finding], dict[str, np.ndarray], list[dict[str, np.ndarray]], float]:
+    """Configuration, findings, the server's arrays, the personal models and the CPU seconds of a run."""
     config = prepare(values)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
@@ -71,9 +70,9 @@ def simulated(
         run(SimulationGrid(Workers(0), CLIENTS, config, directory), config, path)
         seconds = time.process_time() - start
         found = findings_of(path)
-        last = json.loads((path / "events.jsonl").read_text().splitlines()[-1])
         arrays = load_file(path / "checkpoint" / "state.safetensors")
-    return parse_config(config)[0], found, arrays, last, seconds
+        models = [load_file(path / "models" / f"{i}.safetensors") for i in range(CLIENTS)]
+    return parse_config(config)[0], found, arrays, models, seconds
 
 
 def samples_of(config: RunConfig, client: int, which: str) -> tuple[np.ndarray, np.ndarray]:
@@ -113,7 +112,7 @@ def gaps(config: RunConfig, hyper: Hypernetwork) -> list[float]:
 
 
 def judge(
-    config: RunConfig, hyper: Hypernetwork, found: dict[str, Any], last: dict[str, Any]
+    config: RunConfig, found: dict[str, Finding], models: list[dict[str, np.ndarray]]
 ) -> tuple[int, int, int, int, float]:
     """Clients whose set is its group, clients whose set is the best of all, both for the set whose exact model has the least
     validation loss instead, and the risk in per cent of the own model's."""
@@ -134,9 +133,7 @@ def judge(
         best += chosen == truly_best
         tried_group += tried == GROUP_OF[i]
         tried_best += tried == truly_best
-        weights = last["preferences"][str(i)]
-        d = np.array([weights.get(str(j), 0.0) for j in range(CLIENTS)])
-        model = hyper.models(d[None] / d.sum())["classifier"][0]
+        model = np.concatenate([models[i]["classifier.weight"].ravel(), models[i]["classifier.bias"]])
         risks.append(((model - true[i]) ** 2).sum() / risk[0])
     return group, best, tried_group, tried_best, 100 * float(np.mean(risks))
 
@@ -145,11 +142,11 @@ def main(seeds: int, validations: list[int], rounds: int) -> None:
     for validation in validations:
         front, right, seconds, coalitions = [], [], [], []
         for seed in range(1, seeds + 1):
-            config, found, arrays, last, cpu = simulated(values_of("spo", seed, validation, rounds))
+            config, found, arrays, models, cpu = simulated(values_of("spo", seed, validation, rounds))
             hyper = Hypernetwork(network_of(config), CLIENTS)
             hyper.load(arrays["hypernetwork.numbers"], 0)
             front.append(gaps(config, hyper))
-            right.append(judge(config, hyper, found, last))
+            right.append(judge(config, found, models))
             seconds.append(cpu)
             _, found, *_ = simulated(values_of("ce", seed, validation, rounds))
             formed = {frozenset(int(name) for name in members) for members in found["coalitions"].values}

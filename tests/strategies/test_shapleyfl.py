@@ -194,16 +194,17 @@ def test_the_weighted_median_is_that_of_the_values_repeated(pairs):
 
 @pytest.mark.parametrize("strategy", ["afedsv", "afedsv-plus"])
 def test_where_half_are_bad_a_step_is_no_longer_than_honest_ones(federate, strategy):
-    """Two of four send random directions, 200 times as long as their updates. Shares sum to 1, so a step is at most as
-    long as the longest update that counts in it: `clip` times an honest one."""
-    attack = {"attack.kind": "random-gradient", "attack.clients": "0,2", "attack.strength": 200.0}
+    """Two of four send random directions, 60 times as long as their updates: not so long that every method leaves them out.
+    Shares sum to 1, so a step is at most as long as the longest update that counts in it: `clip` times an honest one."""
+    attack = {"attack.kind": "random-gradient", "attack.clients": "0,2", "attack.strength": 60.0}
     values = {**GAME, **attack, "strategy": strategy, "partition": "iid", "shapleyfl.clip": 2.0}
     run = federate(**{**values, "num-server-rounds": 4})
     for number in (1, 2, 3, 4):
         before, after = run.sent(number)["1"], run.sent(number, "evaluate")["1"]
         honest = max(model_distance(before, run.uploaded(number)[name]) for name in "13")
-        assert model_distance(before, run.uploaded(number)["0"]) > 50 * honest
+        assert model_distance(before, run.uploaded(number)["0"]) > 20 * honest
         assert 0 < model_distance(before, after) <= 2.001 * honest
+        assert run.events[number - 1]["left-out"] == {}
     assert run.result["mean-test-accuracy"]["global"] > 0.8
 
 
@@ -365,15 +366,22 @@ def test_a_client_drawn_against_the_odds_does_not_move_the_model_alone(federate)
     assert method.factors(["0"], {"0": 0.97, "1": 0.01, "2": 0.01, "3": 0.01}) == pytest.approx([0.97])
 
 
-def test_a_budget_that_starts_serves_every_round(federate):
+TWELVE = {**GAME, "strategy": "afedsv-plus", "model": "linear", "num-clients": 12, "fraction-train": 0.6}
+
+
+@pytest.mark.parametrize("estimator", ["auto", "cc"])
+def test_a_budget_that_starts_serves_every_round(federate, estimator):
     """From 1 to 12 of 12 clients are drawn; beside nobody and all, cc takes 34 evaluations for eight, mc 11 for twelve."""
-    settings = {**GAME, "strategy": "afedsv-plus", "model": "linear", "num-clients": 12, "fraction-train": 0.6}
-    run = federate(**{**settings, "num-server-rounds": 12, "shapleyfl.budget": 33, "evaluate-every": 12})
+    settings = {**TWELVE, "num-server-rounds": 12, "shapleyfl.budget": 33, "evaluate-every": 12}
+    run = federate(**settings, **{"shapleyfl.estimator": estimator})
     ran = {len(event["train"]): event["estimator"] for event in run.events}
     assert len(run.events) == 12 and all(event["evaluations"] <= 35 for event in run.events)
     assert {ran[number] for number in ran if 5 < number < 8} == {"cc"} and {ran[n] for n in ran if n > 7} == {"mc"}
+
+
+def test_a_budget_too_small_for_all_does_not_start(federate):
     with pytest.raises(RunFailed, match="a round with 12 clients takes mc at least 11"):
-        federate(**settings, **{"shapleyfl.budget": 10})
+        federate(**TWELVE, **{"shapleyfl.budget": 10})
 
 
 @pytest.mark.parametrize("strategy", ["afedsv", "afedsv-plus"])
