@@ -11,6 +11,7 @@ chooses the method, one to three steps, and what happens there:
     torn        half of the bytes are written, then it ends
     full        the disk is full for a few tries, and then no longer
     full-for-good   the disk is full until the run has stopped; then there is room again
+    late        the answer to a message comes after those of others
 
 After each end the run is resumed, and meets the next fault. In the end result.json, findings.json, every personal model and every
 event (but its seconds) must be those of the run that nobody disturbed, and no unfinished file may be left.
@@ -40,7 +41,7 @@ from coterie.strategies import pool
 from coterie.strategies.registry import BUILT_IN, method_of
 from coterie.wire import files
 
-KINDS = ("kill", "kill-after", "torn", "full", "full-for-good")
+KINDS = ("kill", "kill-after", "torn", "full", "full-for-good", "late")
 TINY = {
     "task": "digits",
     "num_clients": 3,
@@ -66,7 +67,7 @@ CASES = [*BUILT_IN, *VARIANTS]
 class Fault:
     kind: str
     step: int  # counted from the start of the process
-    tries: int = 0  # for how many steps a disk stays full
+    tries: int = 0  # for how many steps a disk stays full, or how many looks for answers one is late
 
 
 class Steps:
@@ -74,11 +75,19 @@ class Steps:
 
     def __init__(self, fault: Fault | None = None, log: Callable[[str], None] | None = None) -> None:
         self.fault, self.log, self.count, self.clock = fault, log, 0, 1.0
+        self.late: Any = None  # an answer that is held back
+        self.looks = 0  # for answers, since then
 
     def at(self, what: str, step: Callable[..., Any], half: Callable[[], Any] | None, *args: Any) -> Any:
         number, fault = self.count, self.fault
         self.count += 1
         on_disk = what != "message"
+        if fault and fault.kind == "late":
+            answer = step(*args)
+            if number >= fault.step and not on_disk and self.late is None:
+                self._say(f"late at step {number}")
+                self.late = answer
+            return answer
         if fault and number == fault.step:
             self._say(f"{fault.kind} at step {number}, {what}")
             if fault.kind == "torn" and half:
@@ -92,6 +101,14 @@ class Steps:
         if fault and on_disk and fault.kind == "full-for-good" and number >= fault.step:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return step(*args)
+
+    def arrived(self, finished: Callable[[Any], list[Any]], workers: simulation.Workers) -> list[Any]:
+        """The answers that are there; the late one is put back."""
+        found = finished(workers)
+        late = [one for one in found if self.fault and one[1] is self.late and self.looks < self.fault.tries]
+        self.looks += len(late)
+        workers.done.extend(late)
+        return [one for one in found if one not in late]
 
     def monotonic(self) -> float:
         return self.clock
@@ -108,7 +125,7 @@ class Steps:
     def counted(self) -> Iterator[None]:
         """Within, every write, flush, rename and message of this process is a step. A full disk is looked at without waiting."""
         write, replace, rename, answer = files.write_all, os.replace, os.rename, simulation._answer
-        make, sync, unlink = tempfile.mkstemp, os.fsync, os.unlink
+        make, sync, unlink, finished = tempfile.mkstemp, os.fsync, os.unlink, simulation.Workers.finished
 
         def torn_write(file: Any, data: Any) -> None:
             view = memoryview(data)
@@ -123,6 +140,7 @@ class Steps:
             (files, "write_all"): torn_write,
             (pool, "write_all"): torn_write,
             (simulation, "_answer"): lambda message, context: self.at("message", answer, None, message, context),
+            (simulation.Workers, "finished"): lambda workers: self.arrived(finished, workers),
             (files, "time"): self,
         }
         before = {place: getattr(*place) for place in replaced}

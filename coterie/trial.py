@@ -98,7 +98,8 @@ def phases_of(method: Method, grid: TamperedGrid) -> Iterator[None]:
 
     vars(method).update(sample=noticed(TRAIN, method.sample), test_orders=noticed(TEST, method.test_orders))
     yield
-    del vars(method)["sample"], vars(method)["test_orders"]
+    for name in ("sample", "test_orders"):
+        vars(method).pop(name, None)  # a method that was rolled back has lost them
 
 
 @dataclass

@@ -96,9 +96,14 @@ class PatientGrid(Grid):
         run = arriving.bare.metadata.run_id
         while arriving.missing:
             name = arriving.missing[0]
-            response = runtime_client(self.grid).PullObject(
-                PullObjectRequest(node=self.node, run_id=run, object_id=name)
-            )
+            try:
+                response = runtime_client(self.grid).PullObject(
+                    PullObjectRequest(node=self.node, run_id=run, object_id=name)
+                )
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+                    raise
+                return None  # the SuperLink stumbles over it: perhaps not the next time
             if not response.object_found:
                 return self._end(identifier, ErrorCode.MESSAGE_UNAVAILABLE, "its answer was not uploaded to the end")
             if not response.object_available:

@@ -3,6 +3,7 @@
 They are kept with the run as `pixels.json`. A client that tells what cannot be is left out of them, and of the run.
 """
 
+import json
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -32,13 +33,15 @@ def agree_on_pixels(
 ) -> tuple[str, dict[str, str]]:
     """Mean and deviation of each channel, as a text for the clients; and who must not take part, and why."""
     if (kept := run_dir / FILE).exists():
-        return kept.read_text(encoding="utf-8"), {}
+        found = json.loads(kept.read_text(encoding="utf-8"))
+        refused = found.pop("refused")
+        return json.dumps(found) if found else "", refused
     federation = Federation(grid, code=code, join_timeout=config.join_timeout, quorum=config.quorum)
     federation.on_wait = partial(tell_waiting, observers)
     federation.gather(config.num_clients)
     clients = federation.clients
     replies, _ = federation.exchange(dict.fromkeys(clients, Sent(DescribeOrder(0))), 0, config.round_timeout)
-    told, refused = [], {}
+    told, refused = list[Pixels](), dict[str, str]()
     for name, reply in replies.items():
         try:
             told.append(check_pixels(reply, channels))
@@ -48,7 +51,7 @@ def agree_on_pixels(
     if len(told) < federation.needed(len(clients)):
         raise RunFailed("; ".join(refused.values()) or f"no answer within {config.round_timeout:g} seconds")
     text = joined(told)
-    write_atomically(kept, [text.encode()])
+    write_atomically(kept, json.dumps({**json.loads(text or "{}"), "refused": refused}).encode())
     return text, refused
 
 

@@ -116,6 +116,8 @@ class RunDirectory(Observer):
         self._note(event)
 
     def _note(self, event: Mapping[str, Any]) -> None:
+        told = [*event.get("train", {}), *event.get("evaluate", {})]
+        self.clients = list(dict.fromkeys([*self.clients, *told]))  # who came later, too
         self.epsilon |= {name: told["epsilon"] for name, told in event.get("train", {}).items() if "epsilon" in told}
         if "evaluate" in event:
             self.last_evaluation = event

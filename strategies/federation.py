@@ -9,31 +9,28 @@ Nobody is waited for twice: hello goes on in the background, and who does not an
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from coterie.strategies.hellos import Hellos
 from coterie.strategies.observer import Waiting
 from coterie.strategies.pauses import Pauses
+from coterie.strategies.post import POLL_SECONDS, Post, Progress
 from coterie.wire.checks import check_hello
 from coterie.wire.errors import Refused, RunFailed
 from coterie.wire.messages import HELLO, ORDER, Hello, Sent, size_in_bytes
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.1
 TELL_SECONDS = 0.2  # between two words about a wait
 GRACE_SECONDS = 10.0  # for others to come, once all that are missing were refused
 HELLO_BYTES = 2**16
-REMEMBERED = 256  # late answers that are fetched, so that the SuperLink can forget them
-Progress = Callable[[int, int], None]  # answers so far, answers expected
 
 
-class Federation:
+class Federation(Post):
     def __init__(
         self,
         grid: Grid,
@@ -45,7 +42,7 @@ class Federation:
         pauses: Pauses | None = None,
         barred: Mapping[str, str] | None = None,
     ) -> None:
-        self.grid = grid
+        super().__init__(grid)
         self.barred = barred or {}  # who must not take part, and why
         self.greeting = greeting or {}  # what every client is told with hello
         self.code = code
@@ -56,8 +53,6 @@ class Federation:
         self.partitions = 0  # how many there are; 0: not known, or all data are the clients' own
         self._node_of: dict[str, int] = {}
         self._known_nodes: set[int] = set()
-        self._hellos = Hellos()
-        self._late: deque[str] = deque(maxlen=REMEMBERED)
         self.refused: dict[int, str] = {}  # node -> why it may not take part
         self.on_wait: Callable[[Waiting], None] = lambda waiting: None  # called again and again
         self._told_at = 0.0
@@ -87,12 +82,13 @@ class Federation:
 
     # Who takes part.
 
-    def gather(self, num_clients: int) -> None:
+    def gather(self, num_clients: int, *, begun: bool = False) -> None:
         """Wait until `num_clients` clients (0: all partitions of a simulation) are there: Flower starts runs before that.
 
-        Those that are refused, or never answer, are not waited for in vain: the others begin, if they are a quorum.
+        Those that are refused, or never answer, are not waited for in vain: the others begin, if they are a quorum. A run that
+        was `begun` before goes on without those that are not there in time, too.
         """
-        begun = time.monotonic()
+        started = time.monotonic()
         while True:
             self.welcome()
             expected = num_clients or self._commonest_partitions()
@@ -103,7 +99,7 @@ class Federation:
                 raise RunFailed(
                     "num-clients = 0: these clients bring data of their own; say how many to wait for, e.g. num-clients=4"
                 )
-            waited = time.monotonic() - begun
+            waited = time.monotonic() - started
             until = time.time() + self.join_timeout - waited
             self.on_wait(Waiting((), max(1, expected - len(fitting)), "join", time.time() - waited, until))
             late = waited > self.join_timeout
@@ -113,14 +109,28 @@ class Federation:
                     if fitting and len(fitting) >= self.needed(expected):
                         break
                     raise self._too_few(len(fitting), num_clients, expected)
+            elif late and begun and len(fitting) >= self.needed(expected):
+                break
             elif late:
                 raise self._too_few(len(fitting), num_clients, expected)
-            time.sleep(getattr(self.grid, "poll_seconds", POLL_SECONDS))
+            time.sleep(self.poll_seconds)
         self.partitions = expected
         for name in sorted(set(self._node_of) - fitting):
             self._leave_out(self._node_of.pop(name), self._other_partitions(self.hellos.pop(name)))
         if len(fitting) < expected:
             log.warning("the run begins with %d of %d clients, a quorum", len(fitting), expected)
+
+    def come_back(self) -> None:
+        """After a try without a quorum: wait for one of all clients ever met, join-timeout at most. They may all have lost
+        their network, or their machines, at once."""
+        self.welcome(self.join_timeout)
+        started, since = time.monotonic(), time.time()
+        while (missing := self.needed(len(self.hellos)) - len(self._node_of)) > 0:
+            if time.monotonic() - started > self.join_timeout:
+                break
+            self.on_wait(Waiting((), missing, "join", since, since + self.join_timeout))
+            time.sleep(POLL_SECONDS)
+            self.welcome()
 
     def _commonest_partitions(self) -> int:
         """What most say; of several that are said as often the largest."""
@@ -166,7 +176,7 @@ class Federation:
         deadline = time.monotonic() + patience
         self._pull({})
         while time.monotonic() < deadline and self._hellos.first & self._hellos.silent:
-            time.sleep(getattr(self.grid, "poll_seconds", POLL_SECONDS))
+            time.sleep(self.poll_seconds)
             self._pull({})
         if patience:
             self._hellos.first.clear()
@@ -230,7 +240,7 @@ class Federation:
         largest: Callable[[int], int] = lambda size: size + 2**22,
     ) -> tuple[dict[str, Message], dict[str, int]]:
         """Send, and wait for the replies: those that came, and the bytes sent, by client in the order of `sent`. `largest`
-        says how many bytes an answer to so many bytes may have."""
+        says how many bytes an answer to so many bytes may have. Who is not connected any more is sent nothing."""
         messages = {
             name: Message(
                 one.content(),
@@ -239,6 +249,7 @@ class Federation:
                 group_id=str(server_round),
             )
             for name, one in sent.items()
+            if name in self._node_of
         }
         sizes = {name: size_in_bytes(message.content) for name, message in messages.items()}
         pushed = self._push(list(messages.values()), [largest(size) for size in sizes.values()])
@@ -252,36 +263,6 @@ class Federation:
                 self.pauses.missed(name)
         return {name: answers[node] for name, node in nodes.items() if node in answers}, sizes
 
-    def _push(self, messages: list[Message], limits: list[int]) -> dict[str, int]:
-        """Identifier -> node of those that could be sent; the grid is told how large an answer may be, if it can use that."""
-        identifiers = list(self.grid.push_messages(messages))
-        if hasattr(self.grid, "limits"):
-            self.grid.limits |= dict(zip(identifiers, limits, strict=True))
-        nodes = [message.metadata.dst_node_id for message in messages]
-        return {identifier: node for identifier, node in zip(identifiers, nodes, strict=True) if identifier}
-
-    def _wait(
-        self, pushed: Mapping[str, int], timeout: float, progress: Progress | None, asked: int, kind: str = ""
-    ) -> dict[int, Message]:
-        begun, deadline = time.time(), time.monotonic() + timeout
-        waiting, answered = dict(pushed), dict[int, Message]()
-        while waiting:
-            over = (
-                time.monotonic() > deadline
-            )  # looked at first: what was there in time is fetched, however long it takes
-            for identifier, reply in self._pull(waiting).items():
-                answered[waiting.pop(identifier)] = reply
-                if progress:
-                    progress(len(answered), asked)
-            if waiting:
-                self._tell_waiting(waiting.values(), kind, begun, begun + timeout)
-            if over:
-                break
-            if waiting and (pause := getattr(self.grid, "poll_seconds", POLL_SECONDS)):
-                time.sleep(pause)
-        self._late.extend(waiting)
-        return answered
-
     def _tell_waiting(self, nodes: Collection[int], kind: str, since: float, until: float) -> None:
         if time.monotonic() - self._told_at < TELL_SECONDS:
             return
@@ -289,17 +270,6 @@ class Federation:
         names = {node: name for name, node in self._node_of.items()}
         clients = sorted((names[node] for node in nodes if node in names), key=name_order)
         self.on_wait(Waiting(tuple(clients), len(nodes) - len(clients), kind.rpartition(".")[2], since, until))
-
-    def _pull(self, waiting: Mapping[str, int]) -> dict[str, Message]:
-        """The answers to these messages that are there; those to a hello are dealt with, late ones are dropped."""
-        asked = [*waiting, *self._hellos.waiting, *self._late]
-        replies = {reply.metadata.reply_to_message_id: reply for reply in self.grid.pull_messages(asked)}
-        for identifier in [identifier for identifier in self._late if identifier in replies]:
-            self._late.remove(identifier)
-        for identifier in [identifier for identifier in self._hellos.waiting if identifier in replies]:
-            if identifier in self._hellos.waiting:  # not the second answer of a node that was asked more often
-                self._meet(self._hellos.answered(identifier), replies[identifier])
-        return {identifier: reply for identifier, reply in replies.items() if identifier in waiting}
 
 
 def exactly(share: float) -> Fraction:

@@ -216,7 +216,7 @@ class Method(Strategy):
             barred=self.refused,
         )
         self.federation.on_wait = self._tell_waiting
-        self.federation.gather(self.config.num_clients)
+        self.federation.gather(self.config.num_clients, begun=self.last_round > 0)
         if not any(hello.num_test for hello in self.federation.hellos.values()):
             raise RunFailed(
                 "no client has a sample to test with: take fewer clients, more data, or a larger test-fraction"

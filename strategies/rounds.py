@@ -77,8 +77,9 @@ class Round:
                 self.tell(train={name: {"num-samples": u.num_samples, **u.metrics} for name, u in updates.items()})
                 self.tell(bytes_up=done.bytes_up, bytes_down=done.bytes_down)
                 return updates
-            self.federation.welcome(self.config.join_timeout)
+            self.federation.come_back()
         reasons = "; ".join(f"{name}: {error}" for name, error in list(self.left_out.items())[:3])
+        reasons = reasons if asked else "Nobody who could train is connected; start the clients again"
         raise NoQuorum(
             f"round {self.number}: {len(asked) - len(self.left_out)} of {len(asked)} clients answered well and quorum = "
             f"{self.config.quorum:g} needs {needed}, in {self.config.round_retries + 1} tries. {reasons}",
@@ -97,7 +98,20 @@ class Round:
         return done.good, done.failed
 
     def test(self) -> None:
-        """All clients that were not tested in this round yet."""
+        """All clients that were not tested in this round yet. After the last round somebody must be: without any test a run
+        has no result, so it is tried again, and then the round does not count."""
+        for _ in range(self.config.round_retries + 1 if self.is_last else 1):
+            self._test()
+            if self.event["evaluate"] or not self.is_last:
+                self.federation.welcome()
+                return
+            self.federation.come_back()
+        reasons = "; ".join(f"{name}: {error}" for name, error in list(self.not_tested.items())[:3])
+        raise NoQuorum(
+            f"round {self.number}: no client could be tested. {reasons or 'Nobody is connected'}", self.not_tested
+        )
+
+    def _test(self) -> None:
         method = self.method
         connected = self.federation.connected  # who comes while others are tested has its turn in the next round
         testable = connected if self.is_last else self.federation.clients  # at last, nobody is passed over
@@ -113,7 +127,6 @@ class Round:
         together = self.tested | done.good
         metrics = {name: together[name] for name in sorted(together, key=name_order)}
         self.tell(evaluate=metrics, mean=mean_metrics(metrics), not_tested=in_words(done.failed))
-        self.federation.welcome()
 
     def _in_waves(
         self, clients: Sequence[str], orders: Orders, check: Callable[[str, Message], T], size: int
@@ -135,6 +148,8 @@ class Round:
         total: int = 0,
     ) -> "Exchanged[T]":
         """Send, wait, check. `start` of `total` clients had their turn before."""
+        if not clients:
+            return Exchanged()
         sent = dict(zip(clients, orders(clients), strict=True))
         kinds = {one.order.kind for one in sent.values()}
         phase = phase or "".join(kinds).rpartition(".")[2]

@@ -191,7 +191,9 @@ class RunConfig(Settings):
     quorum: float = setting(0.5, ROUNDS, "Share of the asked clients that must answer well.", gt=0.0, le=1.0)
     round_retries: int = setting(2, ROUNDS, "How often a round without quorum is repeated before the run ends.", ge=0)
     round_timeout: float = setting(300.0, ROUNDS, "Seconds to wait for the answers of a round.", gt=0.0)
-    join_timeout: float = setting(120.0, ROUNDS, "Seconds to wait for all clients at the start.", gt=0.0)
+    join_timeout: float = setting(
+        120.0, ROUNDS, "Seconds to wait for all clients at first, later for a quorum.", gt=0.0
+    )
     disk_patience: float = setting(
         600.0, ROUNDS, "Seconds to wait for room on a full disk before the run stops; it can be resumed.", ge=0.0
     )

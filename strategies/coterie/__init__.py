@@ -138,7 +138,7 @@ class Coterie(FedAvg):
     def meet(self, round: Round) -> dict[str, Refused]:
         """Ask clients not met yet for their prototypes, and find their groups; why some told none."""
         new = [client for client in self.federation.clients if client not in self.prototypes]
-        if not new:
+        if not new and self.models:
             return {}
         order = PrototypesOrder(round.number, DIMENSIONS)
         told, failed = round.ask(new, lambda clients: [Sent(order)] * len(clients), self.check_prototypes)

@@ -99,12 +99,16 @@ class PFedOCF(Method):
         if self.closed:
             features = self.layout.classifier_shape[1]
             few = [name for name in self.federation.clients if hellos[name].num_train <= features + 1]
+            why = (
+                f"client {few[0]!r} has {hellos[few[0]].num_train} training samples for {features} features: the expected "
+                f"error of least squares is finite only with at least {features + 2}; give it more, lower test-fraction and "
+                "validation-fraction, or set ocf.game to 'measured'"
+            ) if few else ""  # fmt: skip
+            number = len(self.federation.clients)
+            if number - len(few) < self.federation.needed(number):
+                raise ConfigError(why)
             if few:
-                raise ConfigError(
-                    f"client {few[0]!r} has {hellos[few[0]].num_train} training samples for {features} features: the expected "
-                    f"error of least squares is finite only with at least {features + 2}; give it more, lower test-fraction and "
-                    "validation-fraction, or set ocf.game to 'measured'"
-                )
+                log.warning("%s; it is left out", why)
             log.info("closed form: estimates are final after one round, num-server-rounds does not matter")
             self.num_rounds = 1
         elif self.settings.mechanism in MIXED and not any(hello.num_validation for hello in hellos.values()):

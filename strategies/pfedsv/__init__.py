@@ -52,7 +52,7 @@ class PFedSV(Method):
     name = "pfedsv"
     private = ("dp-sgd", "weights")
     kinds = ("personal",)
-    saved = ("pool", "pseudonyms", "versions", "wishes", "held", "current", "relevance")
+    saved = ("pool", "pseudonyms", "versions", "wishes", "held", "current", "relevance", "top_k")
 
     class Settings(MethodSettings):
         top_k: int = setting(
@@ -88,11 +88,12 @@ class PFedSV(Method):
     def begin(self) -> None:
         hellos = self.federation.hellos
         others = len(hellos) - 1
-        if self.settings.top_k > others:
-            raise ConfigError(
-                f"pfedsv.top-k = {self.settings.top_k}: a client here has {others} others; choose at most {others}, or 0"
-            )
-        self.top_k = self.settings.top_k or min(USUAL_K, others)
+        if not self.last_round:  # one that goes on has what it began with, whoever is there now
+            if self.settings.top_k > others:
+                raise ConfigError(
+                    f"pfedsv.top-k = {self.settings.top_k}: a client here has {others} others; choose at most {others}, or 0"
+                )
+            self.top_k = self.settings.top_k or min(USUAL_K, others)
         blind = sorted((name for name, hello in hellos.items() if not hello.num_validation), key=name_order)
         if len(blind) == len(hellos):
             raise RunFailed(

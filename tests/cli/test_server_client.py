@@ -18,6 +18,7 @@ import pytest
 from coterie.runs import open_run
 from coterie.runtime.keys import make_keys, revoke_keys
 from coterie.runtime.processes import free_ports
+from coterie.server.checkpoints import read_events
 
 SMALL = ("--model", "linear", "--strategy", "fedper")
 # Flower tells of a lost client after one minute, and after three of one that was killed while it handed over its answer.
@@ -307,6 +308,23 @@ def test_killed_executors_and_servers_change_no_byte_and_a_finished_run_is_prolo
     done = box.coterie("resume", str(home), *where, "--num-server-rounds", "9")
     assert done.returncode == 0, done.stderr
     same_results(home, box.path / "alone-9")
+
+
+@pytest.mark.slow
+def test_a_machine_that_goes_down_with_all_its_processes_goes_on_when_it_is_back(own_site: Site) -> None:
+    """Server, clients and who submitted are killed at once, in the middle of a round; the first two are started again."""
+    box, home = own_site.box, own_site.box.path / "server" / "run"
+    options = ("--num-server-rounds", "7", "--partition", "iid", "--num-clients", "2", "--labels-per-client", "10")
+    done = box.coterie("run", *SMALL, *options, "--workers", "0", "--run-dir", "alone")
+    assert done.returncode == 0, done.stderr
+    box.start_coterie(*own_site.submit_options(*options, "--run-dir", "run"), log="submit.log")
+    until(lambda: len(read_events(home)) > 2)
+    box.end()
+    assert box.left() == [] and not (home / "result.json").exists()
+    own_site.start()
+    until((home / "result.json").exists)
+    same_results(home, box.path / "alone")
+    assert [event["left-out"] for event in own_site.events("run")] == [{}] * 7
 
 
 def until(is_true: Callable[[], bool]) -> None:

@@ -32,8 +32,8 @@ def undisturbed(faults, tmp_path):
     return faults.Undisturbed(tmp_path)
 
 
-def test_killed_at_every_step_of_a_checkpoint(faults, undisturbed, tmp_path):
-    """Before and after each rename that the end of a round makes, and with half of the event line."""
+def steps_of(faults, case: str, path: Path) -> list[str]:
+    """What an undisturbed run does, step by step."""
     seen = []
     steps = faults.Steps()
     at = steps.at
@@ -43,18 +43,41 @@ def test_killed_at_every_step_of_a_checkpoint(faults, undisturbed, tmp_path):
         return at(what, *rest)
 
     steps.at = noted
-    faults.begin("local", tmp_path / "noted", steps)
+    faults.begin(case, path, steps)
+    return seen
+
+
+def killed_and_resumed(faults, case: str, path: Path, kind: str, step: int) -> dict:
+    fault = faults.Fault(kind, step)
+    assert faults.in_child(lambda: faults.begin(case, path, faults.Steps(fault))) == signal.SIGKILL
+    assert faults.in_child(lambda: faults.go_on(case, path, faults.Steps())) == 0
+    return faults.outcome(path)
+
+
+def test_killed_at_every_step_of_a_checkpoint(faults, undisturbed, tmp_path):
+    """Before and after each rename that the end of a round makes, and with half of the event line."""
+    seen = steps_of(faults, "local", tmp_path / "noted")
     end = [i for i, what in enumerate(seen) if what.endswith("events.jsonl") or "checkpoint" in what]
     end = end[len(end) // 3 : 2 * len(end) // 3]  # of the second round of three: with both renames
     assert any("rename" in seen[i] for i in end) and any("events" in seen[i] for i in end)
     expected = undisturbed("local")[0]
     for number, i in enumerate(end):
-        path = tmp_path / str(i)
         kind = "torn" if seen[i].startswith("write") else ("kill", "kill-after")[number % 2]
-        fault = faults.Fault(kind, i)
-        assert faults.in_child(lambda: faults.begin("local", path, faults.Steps(fault))) == signal.SIGKILL  # noqa: B023
-        assert faults.in_child(lambda: faults.go_on("local", path, faults.Steps())) == 0  # noqa: B023
-        assert faults.outcome(path) == expected, (seen[i], kind)
+        assert killed_and_resumed(faults, "local", tmp_path / str(i), kind, i) == expected, (seen[i], kind)
+
+
+@pytest.mark.parametrize("case", ["local", pytest.param("fedper, private", marks=pytest.mark.slow)])
+def test_killed_after_the_last_checkpoint(case, faults, undisturbed, tmp_path):
+    """What the rounds before came to is there: the last test, who took part, and what privacy each has spent."""
+    seen = steps_of(faults, case, tmp_path / "noted")
+    last = max(i for i, what in enumerate(seen) if what.startswith("rename") and what.endswith("/checkpoint"))
+    (written,) = [i for i, what in enumerate(seen) if what.startswith("replace") and what.endswith("/result.json")]
+    judged = next(i for i in range(last, len(seen)) if seen[i] == "message")
+    expected = undisturbed(case)[0]
+    result = json.loads(expected["result.json"])
+    assert len(result["clients"]) == 3 and ("privacy" in result) == (case != "local")
+    for kind, step in (("kill-after", last), ("kill-after", judged), ("kill", written), ("kill-after", written)):
+        assert killed_and_resumed(faults, case, tmp_path / f"{kind}-{step}", kind, step) == expected, (kind, seen[step])
 
 
 @pytest.mark.parametrize("seed", [10, 11, 28])  # pfedsv, lg-fedavg, pfedsim on disk
@@ -63,7 +86,7 @@ def test_seeds(seed, faults, undisturbed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1000, 1020))  # two thirds of the methods, once each
+@pytest.mark.parametrize("seed", range(1000, 1032))  # every method once
 def test_more_seeds(seed, faults, undisturbed):
     assert faults.try_seed(seed, undisturbed) == []
 

@@ -106,6 +106,28 @@ def test_a_client_that_comes_a_little_later():
     assert names.clients == ["a", "b"]
 
 
+def test_a_run_that_goes_on_does_so_with_a_quorum():
+    """Whoever did not survive what ended it would end it for good otherwise."""
+    grid = Nodes(n1=hello("a"), n2=hello("b"))
+    with pytest.raises(RunFailed, match="2 of 3 clients joined"):
+        federation(grid).gather(3)
+    names = federation(grid)
+    names.gather(3, begun=True)
+    assert names.clients == ["a", "b"]
+    with pytest.raises(RunFailed, match="2 of 5 clients joined"):
+        federation(grid).gather(5, begun=True)
+
+
+def test_who_left_is_sent_nothing_and_does_not_answer():
+    names = federation(grid := Nodes(n1=hello("a"), n2=hello("b")))
+    names.gather(2)
+    del grid.nodes[2]
+    names.welcome()
+    grid.nodes[1] = RecordDict()
+    replies, sizes = names.exchange({"a": ORDERED, "b": ORDERED}, 1, 0.0)
+    assert list(replies) == list(sizes) == ["a"] and grid.asked[-1] == 1
+
+
 def test_nobody_comes():
     with pytest.raises(RunFailed, match="0 of any clients joined"):
         federation(Nodes()).gather(0)

@@ -18,7 +18,7 @@ from coterie.tasks.models import build_network
 from coterie.wire.arrays import pack, unpack
 from coterie.wire.config import RunConfig, split_sections
 from coterie.wire.errors import ConfigError, RunFailed
-from coterie.wire.messages import METRICS, MODEL, OTHERS
+from coterie.wire.messages import HELLO, METRICS, MODEL, ORDER, OTHERS
 
 LINEAR = {"strategy": "pfedocf", "task": "linear", "num-clients": 6, "partition": "natural", "input-shape": "4"}
 LINEAR |= {"linear-groups": 2, "linear-deviation": 0.05, "linear-samples": "20-60"}
@@ -112,6 +112,22 @@ def test_linear_mechanisms(federate):
 def test_too_few_samples_are_named_before_anything_is_sent(federate):
     with pytest.raises(ConfigError, match=r"client '0' has 9 training samples for 10 features.*at least 12.*ocf.game"):
         federate(**{**LINEAR, "linear-samples": "13", "input-shape": "10"})
+
+
+def test_one_that_says_it_has_too_few_is_left_out_by_name(federate, caplog):
+    """What one client says of itself ends no run."""
+
+    def tamper(asked, answer, client):
+        if client == "2" and asked.metadata.message_type == HELLO:
+            answer.content.config_records[ORDER]["num_train"] = 3
+        if client == "2" and asked.metadata.message_type == "train.coalitions":
+            answer.content.metric_records[METRICS]["num-samples"] = 3
+        return answer
+
+    run = federate(**LINEAR, tamper=tamper)
+    assert "client '2' has 3 training samples for 4 features" in caplog.text
+    assert run.events[0]["left-out"] == {"2": "num-samples: 3 for an estimate of 4 coefficients"}
+    assert set(run.events[0]["train"]) == {"0", "1", "3", "4", "5"}
 
 
 def test_linearly_dependent_features_are_refused_by_the_client(federate, tmp_path):

@@ -123,6 +123,20 @@ def test_pixels_are_scaled_by_all_clients_statistics_of_their_training_images(cl
     assert again.result["rounds"] == 2
 
 
+def test_who_was_refused_for_its_pixels_is_so_after_a_resume(clinics, federate):
+    def lies(asked, answer, name):
+        if name == "2" and asked.metadata.message_type == "query.describe":
+            told = json.dumps({"count": 1, "sums": [5.0], "squares": [0.3]})
+            answer.content.config_records[ORDER] = Description(0, told).to_record()
+        return answer
+
+    keys = {"task": "own", "data": str(clinics), "model": "linear", "num_clients": 3, "join_timeout": 1.0}
+    first = federate(lies, num_server_rounds=1, **keys)
+    again = federate(path=first.path, num_server_rounds=2, **keys)
+    assert [set(event["train"]) for event in again.events] == [{"0", "1"}] * 2
+    assert "no pixels between 0 and 255 have these sums" in again.events[1]["not-admitted"]["node 4"]
+
+
 @pytest.mark.parametrize("sums", [[5.0], [-1.0], [0.2, 0.2], [0.6]])
 def test_sums_that_no_pixels_have_are_refused(sums):
     told = json.dumps({"count": 1, "sums": sums, "squares": [0.3] * len(sums)})
