@@ -374,7 +374,12 @@ def test_only_one_process_works_in_a_directory(tmp_path):
 
 
 def test_privacy_in_words_names_who_has_spent_most():
-    told = {"mode": "dp-sgd", "guarantee": "(epsilon, delta)", "delta": 1e-5, "epsilon": {"north": 2.5, "south": 7.9932}}
+    told = {
+        "mode": "dp-sgd",
+        "guarantee": "(epsilon, delta)",
+        "delta": 1e-5,
+        "epsilon": {"north": 2.5, "south": 7.9932},
+    }
     assert privacy_in_words({"privacy": told}) == ["privacy: epsilon is at most 7.99 (client south), delta 1e-05"]
     assert privacy_in_words({"privacy": {**told, "epsilon": {}}}) == ["privacy: nobody trained, delta 1e-05"]
     assert "without a guarantee" in privacy_in_words({"privacy": {"mode": "weights", "guarantee": "none"}})[0]
