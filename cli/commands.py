@@ -226,7 +226,7 @@ def _ask_about_table(
     rows = personal.read(data, told)
     found = personal.predict(rows)
     for cell in outside(personal.schema, rows):
-        say(f"{data}, line {cell.line}, column {cell.column}: {cell.text}")
+        say(f"{data}, {cell}")
     return [str(i) for i in range(len(rows))], found
 
 
