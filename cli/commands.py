@@ -67,7 +67,7 @@ def _show_run(done: coterie.Run, json: bool, quiet: bool) -> None:
         return
     from coterie.folds import FILE, advice, folds_table
     from coterie.server.findings import suspects_in_words
-    from coterie.server.results import judged_in_words
+    from coterie.server.results import judged_in_words, privacy_in_words
 
     show(table for table in (done.result_table(), done.gain_table()) if table)
     if (done.path / FILE).exists():
@@ -79,7 +79,7 @@ def _show_run(done: coterie.Run, json: bool, quiet: bool) -> None:
     for finding in findings.values():
         if "in-words" in finding.facts:
             say(finding.facts["in-words"], stderr=False)
-    for line in judged_in_words(done.result):
+    for line in (*judged_in_words(done.result), *privacy_in_words(done.result)):
         say(line, stderr=False)
     if not quiet:
         say(f"run directory: {done.path}")
@@ -230,7 +230,7 @@ def _ask_about_table(
     rows = personal.read(data, told)
     found = personal.predict(rows)
     for cell in outside(personal.schema, rows):
-        say(f"{data}, line {cell.line}, column {cell.column}: {cell.text}")
+        say(f"{data}, {cell}")
     return [str(i) for i in range(len(rows))], found
 
 

@@ -17,7 +17,7 @@ from coterie.client.owner import LARGEST_DELTA, check_epsilon
 from coterie.client.store import Note, Store
 from coterie.tasks.facts import Facts, facts_by, facts_of, noisy_facts
 from coterie.tasks.kinds import Looked
-from coterie.tasks.preparing import at_home, dataset_of
+from coterie.tasks.preparing import at_home, dataset_of, out_of_range
 from coterie.tasks.reading import Table
 from coterie.tasks.samples import DataError, Dataset
 from coterie.tasks.schema import Schema
@@ -99,6 +99,8 @@ def keep_schema(me: Any, text: str) -> None:
     share = me.table_share()
     schema.encode(share.table)
     schema.targets(share.table)
+    for cell in out_of_range(schema, share.table) if not share.num_partitions else ():
+        log.warning("%s, %s", share.table.source, cell)
     me.store.remember(TOPIC, Note(1, {}, {"schema": text}))
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import logging
 import multiprocessing
 import os
 import threading
@@ -111,6 +112,7 @@ def configuration(
     return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
 
+log = logging.getLogger(__name__)
 EACH_ITS_OWN = "every file or folder is a client of its own; leave partition out"
 
 
@@ -185,7 +187,9 @@ def _describe_tables(values: Mapping[str, Value]) -> dict[str, Value]:
     if outline.owners and config.partition in ("auto", "natural"):
         found |= {"partition": "natural", "num-clients": len(outline.owners)}
     config, _ = parse_config(found)
-    look_at(config)  # whoever's table does not fit is told before the run begins
+    _, remarks = look_at(config)  # whoever's table does not fit is told before the run begins
+    for remark in remarks if config.table_schema else ():  # else the clients' agreement says it
+        log.warning("%s", remark)
     return found
 
 

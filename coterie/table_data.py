@@ -16,6 +16,7 @@ from coterie.tasks.agreeing import agree
 from coterie.tasks.cells import key
 from coterie.tasks.facts import facts_of
 from coterie.tasks.kinds import CATEGORY, NUMBER
+from coterie.tasks.preparing import out_of_range
 from coterie.tasks.samples import DataError
 from coterie.tasks.schema import Schema, read_schema
 from coterie.tasks.sources import pool_of
@@ -80,6 +81,7 @@ def look_at(config: RunConfig) -> tuple[Schema, list[str]]:
     for looked in pool.tables.values():
         schema.encode(looked.table)
         schema.targets(looked.table)
+        warnings += [f"{looked.table.source}, {cell}" for cell in out_of_range(schema, looked.table)]
     said = {key(warning) for warning in warnings}
     of_one = [remark for remark, file in remarks.items() if key(remark.removeprefix(f"{file}, ")) not in said]
     return schema, [*of_one, *warnings]

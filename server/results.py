@@ -61,6 +61,18 @@ def privacy_of(config: Mapping[str, Value], epsilon: Mapping[str, float]) -> dic
     return {"mode": mode, "guarantee": "(epsilon, delta)", "delta": config["privacy.delta"], "epsilon": dict(epsilon)}
 
 
+def privacy_in_words(result: Mapping[str, Any]) -> list[str]:
+    """What a run with privacy guarantees, of the client that has spent most."""
+    told = result.get("privacy")
+    if not told:
+        return []
+    if told["guarantee"] == "none":
+        return ["privacy: noise without a guarantee (mode weights)"]
+    most = max(told["epsilon"], key=lambda client: told["epsilon"][client], default=None)
+    spent = f"epsilon is at most {told['epsilon'][most]:.3g} (client {most})" if most else "nobody trained"
+    return [f"privacy: {spent}, delta {told['delta']:g}"]
+
+
 def _of_kind(kind: str, mean: Mapping[str, float], metrics: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     def strip(values: Mapping[str, float]) -> dict[str, float]:
         return {name.removeprefix(f"{kind}."): value for name, value in values.items() if name.startswith(f"{kind}.")}

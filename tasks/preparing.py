@@ -127,6 +127,9 @@ class Outside:
     column: str
     text: str
 
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}: {self.text}"
+
 
 def outside(schema: Schema, table: Table) -> list[Outside]:
     """Numbers far from those seen, and words that nobody had; the first of each column."""
@@ -143,7 +146,18 @@ def outside(schema: Schema, table: Table) -> list[Outside]:
     return found
 
 
+def out_of_range(schema: Schema, table: Table) -> list[Outside]:
+    """Numbers that are outside of the range that the schema tells; the first of each column."""
+    ranged = replace(schema, columns=tuple(column for column in schema.columns if column.range))
+    return outside(ranged, table) if ranged.columns else []
+
+
 def _far(column: Column, values: np.ndarray) -> tuple[np.ndarray, str]:
+    if column.range:
+        low, high = column.range
+        with np.errstate(invalid="ignore"):
+            rows = np.flatnonzero((values < low) | (values > high))
+        return rows, f"{values[rows[0]]:g} is outside of {low:g} to {high:g}" if len(rows) else ""
     turned = signed_log(values) if column.transform == "log" else values
     with np.errstate(invalid="ignore"):
         rows = np.flatnonzero(np.abs(turned - column.mean) > FAR * column.std)

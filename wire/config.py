@@ -60,7 +60,9 @@ class RunConfig(Settings):
         "Who trains with whom: a method, or your own .py file; auto: coterie where labels are classes, else fedavg.",
     )
     task: str = setting("digits", WHAT, "What is learned: a data set, or 'own' with --data.")
-    model: str = setting("auto", WHAT, "The network, or your own .py file. auto: lenet5 for images, mlp for tables.")
+    model: str = setting(
+        "auto", WHAT, "The network, or your own .py file. auto: lenet5 for images, mlp for tables, linear for values."
+    )
     seed: int = setting(1, WHAT, "All randomness comes from it.", ge=0)
 
     metric: Literal["auto", "accuracy", "balanced-accuracy", "auroc", "auprc", "f1", "brier", "r2", "mae", "loss"] = (

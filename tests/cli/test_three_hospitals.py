@@ -34,4 +34,4 @@ def test_every_command_prints_what_the_page_shows(tmp_path):
         printed = done.stdout
         seen.append(done.stderr)
     assert any("column patient id: looks like an id" in err for err in seen)
-    assert "line 4, column pain: a category that was not told in training" in seen[-1]
+    assert "line 4, column pain: 'odd' was not told in training, and counts as (other)" in seen[-1]

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from coterie.server import rundir
 from coterie.server.checkpoints import cut_events, newest_checkpoint, read_events, save_checkpoint, write_json
-from coterie.server.results import result_of
+from coterie.server.results import privacy_in_words, result_of
 from coterie.server.rundir import RunDirectory, new_run_dir
 from coterie.wire import files
 from coterie.wire.errors import ConfigError, RunFailed
@@ -392,3 +392,16 @@ def test_only_one_process_works_in_a_directory(tmp_path):
         assert subprocess.run([sys.executable, "-c", script, str(tmp_path)]).returncode == 7
     with alone_in(tmp_path, ConfigError("free again")):
         pass
+
+
+def test_privacy_in_words_names_who_has_spent_most():
+    told = {
+        "mode": "dp-sgd",
+        "guarantee": "(epsilon, delta)",
+        "delta": 1e-5,
+        "epsilon": {"north": 2.5, "south": 7.9932},
+    }
+    assert privacy_in_words({"privacy": told}) == ["privacy: epsilon is at most 7.99 (client south), delta 1e-05"]
+    assert privacy_in_words({"privacy": {**told, "epsilon": {}}}) == ["privacy: nobody trained, delta 1e-05"]
+    assert "without a guarantee" in privacy_in_words({"privacy": {"mode": "weights", "guarantee": "none"}})[0]
+    assert privacy_in_words({}) == []

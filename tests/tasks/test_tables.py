@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import coterie
 from coterie.table_data import look_at
 from coterie.tasks.agreeing import agree, agree_noisy, agree_told
 from coterie.tasks.cells import key
@@ -435,6 +436,20 @@ def test_what_the_model_has_is_asked_of_new_rows_without_talk_of_other_clients(t
         with pytest.raises(DataError) as refused:
             prepared(schema, read_table(written(tmp_path, text)), new=True)
         assert message in str(refused.value) and "--ignore" not in str(refused.value)
+
+
+def test_a_told_range_is_watched(tmp_path, caplog):
+    text = "age,dose,ill\n" + "\n".join(f"{20 + i * 7 % 31},{i % 5},{'ny'[i % 2]}" for i in range(30))
+    file = written(tmp_path, text.replace("\n27,", "\n270,"))
+    schema = Schema("ill", (Column("age", "number", range=(0.0, 120.0)), Column("dose", "number")), ("n", "y"))
+    (tmp_path / "schema.json").write_text(schema.to_json())
+    keys = {"num_server_rounds": 1, "num_clients": 2, "run_dir": tmp_path / "run", "workers": 0, "progress": False}
+    done = coterie.run("fedavg", "own", str(file), table_schema=str(tmp_path / "schema.json"), **keys)
+    assert f"{file}, line 3, column age: 270 is outside of 0 to 120" in caplog.messages
+    ready = Schema.from_json((done.path / "schema.json").read_text())
+    new = read_table(written(tmp_path, "age,dose\n119,3\n-1,2\n130,900\n", "new.csv"))
+    assert str(outside(ready, new)[0]) == ("line 3, column age: -1 is outside of 0 to 120; 2 such cells")
+    assert [(cell.line, cell.column) for cell in outside(ready, new)] == [(3, "age"), (4, "dose")]
 
 
 def test_remarks_on_all_files_are_made_once(tmp_path):
