@@ -4,8 +4,10 @@
    put into groups of one kind. Who comes later joins the nearest group, or begins its own.
 2. In each group there is a model of its own. Clients train it, and it becomes the geometric median of what they made of it (RFA,
    Pillutla et al. 2022), so that a few bad ones cannot move it far.
-3. A client's own mixture of labels moves the classifier's biases by log pi_i - log pi_group.
-4. From there the classifier alone is trained on the client's samples; the personal classifier is the mean of both.
+3. Every third round members tell how large the losses of their group's model are on their labels (games/outsiders.py). Who is
+   served far worse than the others, twice in a row, leaves the group.
+4. A client's own mixture of labels moves the classifier's biases by log pi_i - log pi_group.
+5. From there the classifier alone is trained on the client's samples; the personal classifier is the mean of both.
 
 Features are projected to a few dimensions by a random matrix before anything is told of them. With `privacy.mode` the
 features are of unit length, and the sums get noise: of one sample the counts, sums and sums of squares have at most length
@@ -18,39 +20,42 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, Message, RecordDict
-from torch import nn
 
-from coterie.client.participant import Participant, received_parts
-from coterie.client.store import OWN
-from coterie.client.testing import personal_metrics
+from coterie.client.participant import Participant
 from coterie.games.prototypes import (
     Kinds,
     Prototypes,
     bounded,
     group_by_kind,
     most_samples,
-    prior_shift,
     to_groups,
 )
 from coterie.strategies.coterie.facts import groups_found, in_the_event
-from coterie.strategies.coterie.telling import told_prototypes
+from coterie.strategies.coterie.head import HeadOrder, test_head
+from coterie.strategies.coterie.judging import (
+    EVERY,
+    LOSSES,
+    ROUNDS,
+    JudgedOrder,
+    check_losses,
+    doubts,
+    train_judged,
+)
+from coterie.strategies.coterie.telling import checked_prototypes, told_prototypes
 from coterie.strategies.fedavg import FedAvg, sample_weights
 from coterie.strategies.federation import name_order
 from coterie.strategies.findings import Finding
 from coterie.strategies.method import MethodSettings, answers, setting
 from coterie.strategies.robust import geometric_median_weights, near_median_weights, weights_vector
 from coterie.strategies.rounds import Round, by_name
-from coterie.tasks.models import Network
 from coterie.tasks.parts import average
 from coterie.tasks.resolve import spec_of
-from coterie.tasks.training import Samples, evaluate, features, train
 from coterie.wire.arrays import Parts, pack
-from coterie.wire.checks import Update, metrics_of, records_of, vector_of
+from coterie.wire.checks import Update
 from coterie.wire.config import RunConfig
 from coterie.wire.errors import ConfigError, Refused
-from coterie.wire.messages import Order, Sent, reply
+from coterie.wire.messages import Order, Sent, TrainOrder, reply
 
 log = logging.getLogger(__name__)
 
@@ -65,19 +70,10 @@ class PrototypesOrder(Order):
     dimensions: int
 
 
-@dataclass(frozen=True)
-class HeadOrder(Order):
-    """Test the group's model, which came along, and the personal one: with the own prior in place of that of the group,
-    whose labels have the numbers `counts`, then half-tuned for `epochs`. Without `counts` the prior stays."""
-
-    kind = "evaluate.head"
-    counts: tuple[float, ...]
-    epochs: int
-
-
 class Coterie(FedAvg):
     name = "coterie"
-    saved = ("prototypes", "members", "models")
+    version = 2
+    saved = ("prototypes", "members", "models", "doubted")
     private: ClassVar[tuple[str, ...]] = ("dp-sgd", "weights")
 
     class Settings(MethodSettings):
@@ -88,6 +84,9 @@ class Coterie(FedAvg):
             "mean: FedAvg's, which one bad client can move far.",
         )
         prior: bool = setting(True, "Move the biases to the client's own mixture of labels.")
+        regroup: bool = setting(
+            True, "Who is served far worse than the others of its group, twice in a row, leaves it."
+        )
         tune_epochs: int = setting(10, "Epochs on the classifier alone; the personal one is half-way there.", ge=0)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -95,6 +94,7 @@ class Coterie(FedAvg):
         self.prototypes: dict[str, dict[str, Any]] = {}  # client -> what it told
         self.members: dict[str, str] = {}  # client -> its group
         self.models: dict[str, Parts] = {}  # group -> its model
+        self.doubted: dict[str, int] = {}  # client -> how often in a row its group's model served it badly
 
     @classmethod
     def check(cls, config: RunConfig) -> None:
@@ -119,9 +119,19 @@ class Coterie(FedAvg):
         for group in sorted({self.group_of(client) for client in updates}, key=int):
             own = {client: update for client, update in updates.items() if self.group_of(client) == group}
             weights |= self.aggregate_group(group, own)
+        self.regroup(round, updates)
         sizes = [self.samples_of(group) for group in self.models]
         self.model = average(list(self.models.values()), np.array(sizes, float))
         round.tell(weights=weights, groups=self.groups())
+
+    def train_order(self, number: int) -> TrainOrder:
+        judged = self.settings.regroup and number % EVERY == 0
+        return (JudgedOrder if judged else TrainOrder)(number, upload=self.uploads(), keep=self.kept())
+
+    def check_update(self, client: str, reply: Message) -> Update:
+        update = super().check_update(client, reply)
+        check_losses(update.vectors, self.layout.classifier_shape[0])
+        return update
 
     def aggregate_group(self, group: str, updates: Mapping[str, Update]) -> dict[str, float]:
         models = [update.parts for update in updates.values()]
@@ -166,19 +176,19 @@ class Coterie(FedAvg):
             for client in [client for client in clients if client not in known]:
                 self.found(client, self.model)
 
-    def join(self, client: str) -> None:
+    def join(self, client: str, but: str = "") -> None:
         """The nearest group, or one of its own, which begins with the nearest's model. None, if nothing can be compared."""
-        names = list(self.groups())
+        names = [name for name in self.groups() if name != but]
         distances = self.distances_to(client, names)
         if np.isnan(distances).all():
-            if self.settings.threshold == 0:
-                self.found(client, self.model)
+            if but or self.settings.threshold == 0:
+                self.found(client, self.models.get(but, self.model))
             return
         best = int(np.nanargmin(distances))
         if distances[best] < self.settings.threshold:
             self.members[client] = names[best]
         else:
-            self.found(client, self.models[names[best]])
+            self.found(client, self.models[but or names[best]])
 
     def distances_to(self, client: str, names: list[str]) -> np.ndarray:
         """T of a client that is in no group yet with each of these groups; nan where no label is shared."""
@@ -187,6 +197,24 @@ class Coterie(FedAvg):
             return np.full(len(names), np.nan)
         groups = [[i for i, one in enumerate(others) if self.members[one] == name] for name in names]
         return to_groups(Kinds([self.told(one) for one in [*others, client]]), len(others), groups)
+
+    def regroup(self, round: Round, updates: Mapping[str, Update]) -> None:
+        """Who was served far worse than its group's others, twice in a row, leaves the group."""
+        judged = {client: update.vectors for client, update in updates.items() if LOSSES in update.vectors}
+        leave = []
+        for members in self.groups().values():
+            present = [client for client in members if client in judged]
+            for client, doubted in zip(present, doubts(present, judged, self.told), strict=True):
+                self.doubted[client] = self.doubted.get(client, 0) + 1 if doubted else 0
+                leave += [client] if self.doubted[client] >= ROUNDS else []
+        for client in leave:
+            old = self.members.pop(client)
+            self.join(client, but=old)
+            self.doubted[client] = 0
+            log.info("round %d: client %s leaves its group, whose model serves it far worse", round.number, client)
+        if leave:
+            round.tell(moved={client: self.groups()[self.members[client]] for client in leave})
+            round.tell(**in_the_event(self.findings()))
 
     def found(self, client: str, model: Parts) -> None:
         group = str(len(self.models))
@@ -219,19 +247,8 @@ class Coterie(FedAvg):
         return max(float(self.label_counts(group).sum()), 1.0)
 
     def check_prototypes(self, client: str, reply: Message) -> Prototypes:
-        _, vectors = metrics_of(records_of(reply))
-        classes = self.layout.classifier_shape[0]
-        counts, squares = (
-            vector_of(vectors, name, number) for name, number in (("counts", classes), ("squares", DIMENSIONS))
-        )
-        means = vector_of(vectors, "means", classes * DIMENSIONS).reshape(classes, DIMENSIONS)
-        noise = float(vector_of(vectors, "noise", 1)[0])
         most = self.federation.hellos[client].num_train
-        if (counts < 0).any() or (squares < 0).any() or noise < 0:
-            raise Refused("prototypes: counts, squares and noise must not be negative")
-        if not noise and counts.sum() > most:
-            raise Refused(f"prototypes: {counts.sum():g} samples, but the client has {most}")
-        return Prototypes(counts, means, squares, noise)
+        return checked_prototypes(reply, self.layout.classifier_shape[0], DIMENSIONS, most)
 
     # Models.
 
@@ -275,33 +292,9 @@ class Coterie(FedAvg):
     @staticmethod
     @answers(HeadOrder)
     def test_head(me: Participant, order: HeadOrder, records: RecordDict) -> RecordDict:
-        network = me.network()
-        kept = me.store.find(OWN, order.round + 1)
-        network.fill({**(kept.arrays if kept else {}), **received_parts(records, network)})
-        samples, own = me.test_samples(), me.train_samples()
-        told = {f"global.{name}": value for name, value in evaluate(network, samples).items()} if len(samples) else {}
-        if order.counts and network.classifier.bias is not None:
-            if len(order.counts) != me.spec.num_outputs:
-                raise Refused(
-                    f"the server sent counts of {len(order.counts)} labels, the task has {me.spec.num_outputs}"
-                )
-            mine = np.bincount(own.y.cpu().numpy(), minlength=me.spec.num_outputs)
-            shift = torch.from_numpy(prior_shift(mine, np.array(order.counts)))
-            network.classifier.bias.data += shift.to(network.classifier.bias)
-        half_tune(me, network, own, order)
-        return reply({**told, **personal_metrics(me, network)})
+        return test_head(me, order, records)
 
-
-def half_tune(me: Participant, network: Network, samples: Samples, order: HeadOrder) -> None:
-    """Half-way from the classifier to what it becomes when it alone is trained, on features that are made once."""
-    if not order.epochs or not len(samples):
-        return
-    head = nn.Linear(
-        network.classifier.in_features, network.classifier.out_features, network.classifier.bias is not None
-    )
-    tuned = Network(nn.Identity(), head.to(me.device))
-    start = network.dump(["classifier"])
-    tuned.load(start)
-    cached = Samples(features(network, samples.x).clone(), samples.y)
-    train(tuned, cached, me.sgd(), epochs=order.epochs, rng=me.rng("tune", order.round))
-    network.load({"classifier": (start["classifier"] + tuned.dump()["classifier"]) / 2})
+    @staticmethod
+    @answers(JudgedOrder)
+    def train_judged(me: Participant, order: JudgedOrder, records: RecordDict) -> RecordDict:
+        return train_judged(me, order, records)

@@ -8,6 +8,7 @@ import logging
 
 import numpy as np
 import torch
+from flwr.app import Message
 
 from coterie.client.accountant import ANY_ROUND, Accountant
 from coterie.client.participant import Participant
@@ -15,6 +16,8 @@ from coterie.client.privacy import secret_generator
 from coterie.client.store import Note
 from coterie.games.prototypes import FEWEST, Prototypes, prototypes_of
 from coterie.tasks.training import Samples, features
+from coterie.wire.checks import metrics_of, records_of, vector_of
+from coterie.wire.errors import Refused
 from coterie.wire.randomness import generator
 
 log = logging.getLogger(__name__)
@@ -75,3 +78,18 @@ def noisy_prototypes(
     means = sums.reshape(classes, -1) / np.maximum(counts, 1.0)[:, None] * (counts > 0)[:, None]
     within = squares - (counts[:, None] * np.square(means)).sum(axis=0)
     return Prototypes(counts, means, np.maximum(within, 0.0), spread**2)
+
+
+def checked_prototypes(reply: Message, classes: int, dimensions: int, most: int) -> Prototypes:
+    """What a client told that has `most` samples, or `Refused`."""
+    _, vectors = metrics_of(records_of(reply))
+    counts, squares = (
+        vector_of(vectors, name, number) for name, number in (("counts", classes), ("squares", dimensions))
+    )
+    means = vector_of(vectors, "means", classes * dimensions).reshape(classes, dimensions)
+    noise = float(vector_of(vectors, "noise", 1)[0])
+    if (counts < 0).any() or (squares < 0).any() or noise < 0:
+        raise Refused("prototypes: counts, squares and noise must not be negative")
+    if not noise and counts.sum() > most:
+        raise Refused(f"prototypes: {counts.sum():g} samples, but the client has {most}")
+    return Prototypes(counts, means, squares, noise)

@@ -25,7 +25,7 @@ def test_no_client_half_needs_what_only_the_server_has():
     handlers = eval(done.stdout)
     own = {name: kinds for name, kinds in handlers.items() if kinds}
     assert own == {
-        "coterie": ["evaluate.head", "query.prototypes"],
+        "coterie": ["evaluate.head", "query.prototypes", "train.judged"],
         "fedfomo": ["train.fomo"],
         "per-fedavg": ["train.meta"],
         "pfedme": ["train.moreau"],

@@ -46,7 +46,8 @@ def sent_model(played: Played, client: str, server_round: int) -> dict[str, np.n
     (asked,) = [
         asked
         for name, asked in played.grid.sent
-        if (name, asked.metadata.message_type, asked.metadata.group_id) == (client, "train", str(server_round))
+        if (name, asked.metadata.message_type.split(".")[0], asked.metadata.group_id)
+        == (client, "train", str(server_round))
     ]
     return unpack(asked.content.array_records[MODEL])
 
