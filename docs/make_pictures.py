@@ -1,16 +1,18 @@
-"""Make the pictures of the README from a comparison: what the terminal shows, and the page.
+"""Make the pictures of the README and of the gallery from run directories: what the terminal shows, and the page.
 
     coterie compare --run-dir runs/first
     python docs/make_pictures.py runs/first
+    python docs/make_pictures.py runs/poisoned --name poisoned --client B1 --height 1500
+    python docs/make_pictures.py runs/hundred --name hundred --theme dark --width 400
 
-The page is drawn by Debian's chromium.
+With a name only the page is drawn. The page is drawn by Debian's chromium.
 """
 
+import argparse
 import io
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 from PIL import Image
@@ -41,16 +43,28 @@ def terminal(folder: Path) -> None:
     (PLACE / "compare.svg").write_text(re.sub(fonts, "", drawn, flags=re.S))
 
 
-def page(folder: Path) -> None:
+def page(folder: Path, name: str, client: str, theme: str, width: int, height: int) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        opened = browser.new_page(viewport={"width": 1200, "height": 1420})
-        opened.goto(f"{report_of([folder]).as_uri()}#client=A1")
+        opened = browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme)
+        opened.goto(report_of([folder]).as_uri() + (f"#client={client}" if client else ""))
         picture = Image.open(io.BytesIO(opened.screenshot()))
-        picture.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(PLACE / "report.png", optimize=True)
+        picture.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(PLACE / f"{name}.png", optimize=True)
         browser.close()
 
 
 if __name__ == "__main__":
-    terminal(Path(sys.argv[1]))
-    page(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--name", default="")
+    parser.add_argument("--client", default="")
+    parser.add_argument("--theme", default="light", choices=("light", "dark"))
+    parser.add_argument("--width", type=int, default=1200)
+    parser.add_argument("--height", type=int, default=1420)
+    given = parser.parse_args()
+    if not given.name:
+        terminal(given.folder)
+    page(
+        given.folder, given.name or "report", given.client or ("" if given.name else "A1"), given.theme, given.width,
+        given.height,
+    )  # fmt: skip

@@ -47,6 +47,16 @@ def test_every_test_that_a_claim_names_is_there(page):
     assert {ROOT / path for path in re.findall(r"tests/[\w/]+\.py", text)} <= set(files)
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_method_has_a_page_that_says_when_and_at_what_cost(name):
+    page = (DOCS / "methods" / f"{name}.md").read_text()
+    titles = re.findall(r"^## (.*)$", page, flags=re.M)
+    assert titles == ["When to take it", "When not", "What it costs", "Try it"]
+    assert f"--strategy {name} " in page and page.startswith(f"# `{name}`\n")
+    assert set(re.findall(r"`([a-z-]+\.[a-z-]+)`", page)) <= set(default_config())
+    assert f"]({name}.md)" in (DOCS / "methods" / "README.md").read_text()
+
+
 # --- settings --------------------------------------------------------------------------------------------------------
 
 

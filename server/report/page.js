@@ -290,3 +290,7 @@ if (DATA.live) follow();
 let waiting = 0;
 window.addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(() => state.pictures.forEach((picture) => picture.resized())); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => state.pictures.forEach((picture) => picture.paint()));
+// Paper is white: matrices are painted anew for it.
+const forPaper = (on) => { document.documentElement.toggleAttribute("data-printing", on); state.pictures.forEach((picture) => picture.paint()); };
+window.addEventListener("beforeprint", () => forPaper(true));
+window.addEventListener("afterprint", () => forPaper(false));

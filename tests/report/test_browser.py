@@ -152,8 +152,17 @@ def test_names_of_strangers_are_text(made_run, tmp_path, show):
     assert "b\"'&" in page.locator("#clients").text_content()
 
 
-def test_it_prints(report, show):
-    page = show(report)
+def test_it_prints_in_black_on_white_within_the_paper(report, show):
+    page = show(report, width=718, color_scheme="dark")  # A4 without its margins
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 718
     assert page.locator("#tools").is_hidden() and page.locator("#gain svg").is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)" != dark
+    cells = "[...document.querySelectorAll('#who-relevance rect[fill]')].map(node => node.getAttribute('fill')).join()"
+    page.evaluate(f"window.addEventListener('beforeprint', () => {{ window.painted = {cells} }})")
+    page.emulate_media(media="screen")
+    on_screen = page.evaluate(cells)
     assert page.pdf().startswith(b"%PDF")
+    painted = page.evaluate("window.painted")
+    assert painted not in ("", on_screen) and "NaN" not in painted and page.evaluate(cells) == on_screen
