@@ -10,7 +10,7 @@ import logging
 from importlib import import_module
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from coterie.client.data import load_for_later
@@ -37,6 +37,7 @@ from coterie.wire.messages import (
     Hello,
     JudgeOrder,
     TrainOrder,
+    record_of,
 )
 from coterie.wire.privacy import PrivacySettings
 
@@ -67,7 +68,7 @@ class CoterieClient(ClientApp):
         me, kind = Participant.of(context), message.metadata.message_type
         check_run(me)
         if kind == HELLO:
-            if told := message.content.config_records.get(ORDER):
+            if told := record_of(message.content, ORDER, ConfigRecord):
                 keep = keep_schema if "schema" in told else keep_pixels
                 keep(me, str(told["schema" if "schema" in told else "pixels"]))
                 me = Participant.of(context)
@@ -77,7 +78,7 @@ class CoterieClient(ClientApp):
             raise Refused(f"{kind}: strategy {me.config.strategy!r} has no such message")
         order, answer = handlers[kind]
         records = message.content
-        told = order.from_record(records.config_records[ORDER])
+        told = order.from_record(record_of(records, ORDER, ConfigRecord) or {})
         me = dataclasses.replace(me, round=told.round)
         return Message(answer(me, told, records), reply_to=message)
 

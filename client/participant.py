@@ -29,7 +29,7 @@ from coterie.wire.attack import AttackSettings, bad_clients, kinds
 from coterie.wire.checks import checked_parts, part_places
 from coterie.wire.config import RunConfig, Value, choose, split_sections
 from coterie.wire.errors import ConfigError, Refused
-from coterie.wire.messages import MODEL
+from coterie.wire.messages import MODEL, record_of
 from coterie.wire.privacy import PrivacySettings
 from coterie.wire.randomness import derive_seed, generator
 
@@ -178,7 +178,7 @@ class Participant:
 
 def received_parts(records: RecordDict, network: Network) -> Parts:
     """The model parts that the server sent, checked: a client trusts the server no more than the server its clients."""
-    model = records.array_records.get(MODEL, ArrayRecord())
+    model = record_of(records, MODEL, ArrayRecord) or ArrayRecord()
     sent = part_places(model)
     if unknown := set(sent) - set(network.parts):
         raise Refused(f"the server sent unknown parts {sorted(unknown)}")

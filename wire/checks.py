@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from coterie.wire.arrays import Parts, Place, places, read
 from coterie.wire.errors import Absent, NotFinite, Refused
-from coterie.wire.messages import LARGEST_COUNT, MALFORMED, METRICS, MODEL, ORDER, Hello, size_in_bytes
+from coterie.wire.messages import LARGEST_COUNT, MALFORMED, METRICS, MODEL, ORDER, Hello, record_of, size_in_bytes
 
 RAISED = re.compile(r"<class '[\w.]+'>:<'(.*)'>$")  # how Flower reports what a ClientApp raised
 LARGEST_METRIC = 1e100  # sums of such numbers are still finite
@@ -80,7 +80,7 @@ def on_the_simplex(name: str, weights: np.ndarray) -> None:
 
 
 def check_hello(reply: Message) -> Hello:
-    record = records_of(reply).config_records.get(ORDER)
+    record = record_of(records_of(reply), ORDER, ConfigRecord)
     if record is None:
         raise Refused("the answer to hello has no record; is this node running Coterie?")
     try:
@@ -107,11 +107,12 @@ def _last_line(reason: str | None) -> str:
 
 
 def _parts(records: RecordDict, layout: Layout, names: tuple[str, ...]) -> Parts:
-    if MODEL not in records.array_records:
+    model = record_of(records, MODEL, ArrayRecord)
+    if model is None:
         if not names:
             return {}
         raise Refused(f"no record {MODEL!r}")
-    parts = checked_parts(records.array_records[MODEL], {name: layout.parts[name] for name in names})
+    parts = checked_parts(model, {name: layout.parts[name] for name in names})
     if "buffers" in parts and (parts["buffers"][..., layout.variances] < 0).any():
         raise Refused("buffers: a running variance is negative")
     return parts
@@ -171,11 +172,12 @@ def _readable(name: str, place: Place, like: np.ndarray) -> np.ndarray:
 
 
 def metrics_of(records: RecordDict) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    if METRICS not in records.metric_records:
+    metrics = record_of(records, METRICS, MetricRecord)
+    if metrics is None:
         raise Refused(f"no record {METRICS!r}")
     scalars: dict[str, float] = {}
     vectors: dict[str, np.ndarray] = {}
-    for name, value in records.metric_records[METRICS].items():
+    for name, value in metrics.items():
         if isinstance(value, list):
             vectors[name] = np.asarray(value, dtype=np.float64)
             usable = bool((abs(vectors[name]) <= LARGEST_METRIC).all())

@@ -21,11 +21,11 @@ BYTES = "base64"
 
 
 def is_folded(records: RecordDict) -> bool:
-    return FOLDED in records.config_records
+    return isinstance(records.get(FOLDED), ConfigRecord)
 
 
 def folded(records: RecordDict) -> RecordDict:
-    arrays = [array for record in records.array_records.values() for array in record.values()]
+    arrays = [array for r in records.values() if isinstance(r, ArrayRecord) for array in r.values()]
     if sum(len(array.data) for array in arrays) > LARGEST:
         return records
     header = [_told(name, record) for name, record in records.items()]

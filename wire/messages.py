@@ -16,7 +16,7 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -173,6 +173,16 @@ def reply(
     return RecordDict(records)
 
 
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
+
+
+def record_of(records: RecordDict, name: str, kind: type[R]) -> R | None:
+    """The record of this name, if it is there and of this kind. Flower's own views check and set all records again each time."""
+    record = records.get(name)
+    return record if isinstance(record, kind) else None
+
+
 def size_in_bytes(records: RecordDict) -> int:
     """Bytes of all arrays in a message, as they travel."""
-    return sum(len(array.data) for record in records.array_records.values() for array in record.values())
+    arrays = [record for record in records.values() if isinstance(record, ArrayRecord)]
+    return sum(len(array.data) for record in arrays for array in record.values())

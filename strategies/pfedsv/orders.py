@@ -3,11 +3,11 @@
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 
 from coterie.wire.checks import check_evaluation, metrics_of, on_the_simplex, records_of, vector_of
 from coterie.wire.errors import Refused
-from coterie.wire.messages import ORDER, Order, Record
+from coterie.wire.messages import ORDER, Order, Record, record_of
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def check_personalized(reply: Message, order: PersonalizeOrder, kinds: tuple[str
     """The judgement in `reply`; it may speak of those in the order only, and wish for at most as many as allowed."""
     _, vectors = metrics_of(records_of(reply))
     try:
-        judgement = Judgement.from_record(reply.content.config_records.get(ORDER, {}))
+        judgement = Judgement.from_record(record_of(reply.content, ORDER, ConfigRecord) or {})
     except (ValueError, TypeError) as error:
         raise Refused(str(error)) from None
     wishes = judgement.wishes
