@@ -20,17 +20,17 @@ from typing import Any
 
 import numpy as np
 
+from coterie.tasks.image_folders import Arrays, read_cinic, read_tiny_imagenet
 from coterie.tasks.samples import DataError, Dataset, read_arrays
 from coterie.tasks.spec import KINDS, OF_A_KIND, TASKS
 
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 PROBE_SECONDS = 8.0
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # x_train, y_train, x_test, y_test
 
 
 @dataclass(frozen=True)
 class _Published:
-    """How a set is published: torchvision's class, its folder under the root, mean and std of pixels in 0..1."""
+    """How a set is published: torchvision's class if it has one, its folder under the root, mean and std of pixels in 0..1."""
 
     torchvision: str
     folder: str
@@ -43,9 +43,13 @@ PUBLISHED = {
     "mnist": _Published("MNIST", "MNIST/raw", (0.1307,), (0.3081,)),
     "fashion-mnist": _Published("FashionMNIST", "FashionMNIST/raw", (0.2860,), (0.3530,)),
     "emnist": _Published("EMNIST", "EMNIST/raw", (0.1751,), (0.3332,), prefix="emnist-balanced-"),
+    "emnist-byclass": _Published("EMNIST", "EMNIST/raw", (0.1736,), (0.3317,), prefix="emnist-byclass-"),
     "cifar10": _Published("CIFAR10", "cifar-10-batches-py", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": _Published("CIFAR100", "cifar-100-python", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "cinic10": _Published("", "CINIC-10", (0.4789, 0.4723, 0.4305), (0.2421, 0.2383, 0.2587)),
+    "tiny-imagenet": _Published("", "tiny-imagenet-200", (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
 }
+FOLDERS = {"cinic10": read_cinic, "tiny-imagenet": read_tiny_imagenet}
 
 
 def load_digits() -> Dataset:
@@ -121,7 +125,12 @@ def _find(task: str, root: Path, download: bool) -> tuple[Arrays, str]:
         looked.append(str(DEBIAN_FASHION))
         if (found := _read_idx_folder(DEBIAN_FASHION, "")) is not None:
             return found, str(DEBIAN_FASHION)
-    problem = "downloads are switched off"
+    problem, files = "downloads are switched off", f"torchvision's {PUBLISHED[task].torchvision} files"
+    if task in FOLDERS:
+        raise DataError(
+            f"task {task!r}: not found, and nobody downloads it. Looked for {', '.join(looked)}. Unpack the published archive "
+            f"so that {layout} is there, or put {task}.npz with x_train, y_train, x_test, y_test (uint8) under {root}."
+        )
     if download:
         problem = _download(task, root)
         if not problem and (found := _read_layout(task, root)) is not None:
@@ -129,7 +138,7 @@ def _find(task: str, root: Path, download: bool) -> tuple[Arrays, str]:
     debian = ", or `apt-get install dataset-fashion-mnist`" if task == "fashion-mnist" else ""
     raise DataError(
         f"task {task!r}: not found ({problem}). Looked for {', '.join(looked)}. Either put {task}.npz with x_train, "
-        f"y_train, x_test, y_test (uint8) or torchvision's {PUBLISHED[task].torchvision} files under data-root "
+        f"y_train, x_test, y_test (uint8) or {files} under data-root "
         f"({root}), or start once with internet access{debian}."
     )
 
@@ -149,6 +158,8 @@ def _read_layout(task: str, root: Path) -> Arrays | None:
     folder = root / published.folder
     if not folder.is_dir():
         return None
+    if task in FOLDERS:
+        return FOLDERS[task](folder, TASKS[task].input_shape, TASKS[task].num_outputs)
     if not task.startswith("cifar"):
         return _read_idx_folder(folder, published.prefix)
     from coterie.tasks.vision import datasets as vision
@@ -200,7 +211,7 @@ def _download(task: str, root: Path) -> str:
     addresses = [kind.url] if hasattr(kind, "url") else [f"{mirror}{kind.resources[0][0]}" for mirror in kind.mirrors]
     if not any(_reachable(address) for address in addresses):
         return "no download: " + " and ".join(addresses) + " cannot be reached"
-    arguments = {"split": "balanced"} if task == "emnist" else {}
+    arguments = {"split": PUBLISHED[task].prefix.split("-")[1]} if PUBLISHED[task].prefix else {}
     before = socket.getdefaulttimeout()
     try:
         root.mkdir(parents=True, exist_ok=True)

@@ -49,8 +49,11 @@ _ALL = (
     _images("mnist", "MNIST handwritten digits", (1, 28, 28), 10),
     _images("fashion-mnist", "Fashion-MNIST clothing", (1, 28, 28), 10),
     _images("emnist", "EMNIST balanced letters and digits", (1, 28, 28), 47),
+    _images("emnist-byclass", "EMNIST letters and digits by class, as often as they were written", (1, 28, 28), 62),
     _images("cifar10", "CIFAR-10 photographs", (3, 32, 32), 10),
     _images("cifar100", "CIFAR-100 photographs", (3, 32, 32), 100),
+    _images("cinic10", "CINIC-10 photographs", (3, 32, 32), 10),
+    _images("tiny-imagenet", "Tiny-ImageNet photographs", (3, 64, 64), 200),
     TaskSpec(
         "adult",
         "UCI Adult: income above 50K",

@@ -1,4 +1,5 @@
-"""Steps of training that are more than one step along a gradient. Both end with a step of SGD, momentum and all, along
+"""Steps of training that are more than one step along a gradient. They end with a step of SGD, momentum and all. Two
+of them go along
 
     Per-FedAvg (Fallah et al. 2020)    grad f(w - alpha grad f(w; first batch); second batch)
     pFedMe (T Dinh et al. 2020)        lambda (w - theta),  theta = argmin f(theta) + lambda/2 |theta - w|^2
@@ -11,13 +12,13 @@ steps from w of
 which is gradient descent with the pull taken implicitly: it has the same fixed point, and no lambda is too large for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.tasks.training import Batch, FlatSgd, Step
+from coterie.tasks.training import Batch, FlatSgd, Sgd, Step, sample_loss
 
 
 class Adapted(Step):
@@ -64,3 +65,45 @@ class Moreau(Step):
 
     def personal(self) -> dict[str, np.ndarray]:
         return {part: theta.cpu().numpy() for part, theta in self.theta.items()}
+
+
+class Held(Step):
+    """Along the gradient of f(w) + pull/2 |w - to|^2 - <tilt, w>; FedAMP's without a tilt, FedDyn's with one."""
+
+    def __init__(self, to: Mapping[str, Tensor], pull: float, tilt: Mapping[str, Tensor] | None = None) -> None:
+        self.to, self.pull, self.tilt = to, pull, tilt
+
+    def take(self, sgd: FlatSgd, batches: Sequence[Batch]) -> Tensor:
+        loss = sgd.slope(batches[0])
+        for part, weight, gradient in zip(sgd.parts, sgd.weights, sgd.gradients, strict=True):
+            gradient.add_(weight - self.to[part], alpha=self.pull)
+            if self.tilt is not None:
+                gradient.sub_(self.tilt[part])
+        sgd.step()
+        return loss
+
+
+class TwoHeads(Step):
+    """FedRoD: the network along the gradient of its loss with `prior` (classes,) added to its outputs; then a second classifier,
+    `head`, of which the outputs are added to the network's, on the same features."""
+
+    def __init__(self, head: Tensor, prior: Tensor, settings: Sgd) -> None:
+        self.head, self.prior = head.clone().requires_grad_(), prior
+        self.sgd = torch.optim.SGD([self.head], settings.learning_rate, settings.momentum, 0, settings.weight_decay)
+
+    def take(self, sgd: FlatSgd, batches: Sequence[Batch]) -> Tensor:
+        (x, y), network = batches[0], sgd.network
+        for gradient in sgd.gradients:
+            gradient.zero_()
+        features = network.extractor(x)
+        outputs = network.classifier(features)
+        loss = sample_loss(outputs + self.prior, y, weights=sgd.class_weights)
+        loss.backward()  # type: ignore[no-untyped-call]
+        sgd.step()
+        classes, size = network.classifier.weight.shape
+        weight, bias = self.head[: classes * size].view(classes, size), self.head[classes * size :]
+        both = outputs.detach() + features.detach() @ weight.T + bias
+        self.sgd.zero_grad()
+        sample_loss(both, y, weights=sgd.class_weights).backward()  # type: ignore[no-untyped-call]
+        self.sgd.step()
+        return loss.detach()

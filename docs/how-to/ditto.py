@@ -21,12 +21,12 @@ from coterie.wire.messages import EvaluateOrder, TrainOrder
 class DittoOrder(TrainOrder):
     """Train the model that was sent, and upload it; train the own model beside it, and keep that."""
 
-    kind = "train.ditto"
+    kind = "train.my_ditto"
     mu: float = 0.0
 
 
 class Ditto(FedAvg):
-    name = "ditto"
+    name = "my-ditto"
 
     class Settings(MethodSettings):
         mu: float = setting(0.1, "Strength of the pull of a personal model to the global one.", ge=0.0)

@@ -44,14 +44,14 @@ def as_layer(classifier):
 def test_two_rounds_by_hand(mu, federate):
     """v starts at w, is pulled to w, goes on in round 2 from where it was, pulled to the new w; w is FedAvg's."""
     settings = {"model": "linear", "num_clients": 2, "local_epochs": 1, "learning_rate": 0.1}
-    run = federate(strategy=str(DITTO), **settings, **{"ditto.mu": mu})
+    run = federate(strategy=str(DITTO), **settings, **{"my-ditto.mu": mu})
     assert np.array_equal(run.model["classifier"], federate(strategy="fedavg", **settings).model["classifier"])
     for number in (0, 1):
         me = Participant.of(run.grid.contexts[2 + number])
         samples = me.train_samples()
         v = None
         for server_round in (1, 2):
-            w = as_layer(run.sent(server_round, "train.ditto")[me.name]["classifier"])
+            w = as_layer(run.sent(server_round, "train.my_ditto")[me.name]["classifier"])
             order = me.rng("ditto", server_round).permutation(len(samples))
             v = by_hand(*(v or w), samples.x, samples.y, order, rate=0.1, batch=32, mu=mu, w=w)
         kept = as_layer(run.state(me.name)["classifier"])
@@ -62,8 +62,8 @@ def test_two_rounds_by_hand(mu, federate):
 
 def test_a_strong_pull_holds_the_personal_model_near(federate):
     def away(mu):
-        run = federate(strategy=str(DITTO), model="linear", learning_rate=0.02, **{"ditto.mu": mu})
-        w = run.sent(2, "train.ditto")["0"]["classifier"]
+        run = federate(strategy=str(DITTO), model="linear", learning_rate=0.02, **{"my-ditto.mu": mu})
+        w = run.sent(2, "train.my_ditto")["0"]["classifier"]
         return np.linalg.norm(run.state("0")["classifier"] - w)
 
     assert away(20.0) < 0.5 * away(0.0)
@@ -84,7 +84,7 @@ def installed(folder: Path) -> dict[str, str]:
     (package / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
         '[project]\nname = "coterie-ditto"\nversion = "1.0"\n'
-        '[project.entry-points."coterie.methods"]\nditto = "coterie_ditto:Ditto"\n'
+        '[project.entry-points."coterie.methods"]\nmy-ditto = "coterie_ditto:Ditto"\n'
         '[tool.setuptools]\npy-modules = ["coterie_ditto"]\n'
     )
     site = folder / "site"
@@ -106,8 +106,8 @@ def installed(folder: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_real_processes_with_the_method_installed(tmp_path):
     environment = installed(tmp_path)
-    common = ["--task=digits", "--model=linear", "--num-clients=3", "--num-server-rounds=2", "--strategy=ditto"]
-    common += ["--set", "ditto.mu=0.5"]
+    common = ["--task=digits", "--model=linear", "--num-clients=3", "--num-server-rounds=2", "--strategy=my-ditto"]
+    common += ["--set", "my-ditto.mu=0.5"]
     results = []
     for command in ("run", "up"):
         where = tmp_path / command
@@ -115,13 +115,13 @@ def test_real_processes_with_the_method_installed(tmp_path):
         done = subprocess.run(line, env=environment, capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         config = json.loads((where / "config.json").read_text())
-        assert config["ditto.mu"] == 0.5 and config["strategy-file"] == ""
+        assert config["my-ditto.mu"] == 0.5 and config["strategy-file"] == ""
         results.append((where / "result.json").read_bytes())
     assert results[0] == results[1]
     text = subprocess.run(
         [sys.executable, "-P", "-m", "coterie", "run", "--help"], env=environment, capture_output=True, text=True
     ).stdout
-    assert "ditto.mu" in "".join(text.split()) and "ditto" in text
+    assert "my-ditto.mu" in "".join(text.split()) and "my-ditto" in text
 
 
 @pytest.mark.slow

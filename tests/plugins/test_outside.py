@@ -62,30 +62,30 @@ def install(tmp_path, monkeypatch):
 
 
 def test_a_file_is_a_strategy(federate):
-    run = federate(strategy=str(DITTO), **{"ditto.mu": 0.5, "model": "linear"})
+    run = federate(strategy=str(DITTO), **{"my-ditto.mu": 0.5, "model": "linear"})
     config = json.loads((run.path / "config.json").read_text())
-    assert (config["strategy"], config["strategy-file"], config["ditto.mu"]) == ("ditto", str(DITTO), 0.5)
-    assert run.result["strategy"] == "ditto" and set(run.result["models"]) == {"global", "personal"}
-    assert "ditto.mu" in (run.path / "report.html").read_text()
+    assert (config["strategy"], config["strategy-file"], config["my-ditto.mu"]) == ("my-ditto", str(DITTO), 0.5)
+    assert run.result["strategy"] == "my-ditto" and set(run.result["models"]) == {"global", "personal"}
+    assert "my-ditto.mu" in (run.path / "report.html").read_text()
     again = federate(**{key: value for key, value in config.items() if key != "run-dir"})
     assert again.result == run.result
 
 
 def test_its_settings_are_checked():
-    with pytest.raises(ConfigError, match=r"ditto.nu: there is no such key, did you mean 'ditto.mu'\?"):
-        checked_config({"strategy": str(DITTO), "ditto.nu": 1.0})
-    with pytest.raises(ConfigError, match=r"ditto.mu = -1.0: must be greater"):
-        checked_config({"strategy": str(DITTO), "ditto.mu": -1.0})
-    assert checked_config({"strategy": str(DITTO)})["ditto.mu"] == 0.1
+    with pytest.raises(ConfigError, match=r"my-ditto.nu: there is no such key, did you mean 'my-ditto.mu'\?"):
+        checked_config({"strategy": str(DITTO), "my-ditto.nu": 1.0})
+    with pytest.raises(ConfigError, match=r"my-ditto.mu = -1.0: must be greater"):
+        checked_config({"strategy": str(DITTO), "my-ditto.mu": -1.0})
+    assert checked_config({"strategy": str(DITTO)})["my-ditto.mu"] == 0.1
 
 
 def test_they_do_not_leak_into_other_runs(write):
-    assert checked_config({"strategy": str(DITTO)}).keys() - default_config().keys() == {"ditto.mu"}
+    assert checked_config({"strategy": str(DITTO)}).keys() - default_config().keys() == {"my-ditto.mu"}
     assert checked_config({}).keys() == default_config().keys()
     # ... but who compares methods gives the settings of all to each
-    assert checked_config({"strategy": "fedavg", "ditto.mu": 0.2})["ditto.mu"] == 0.2
-    with pytest.raises(ConfigError, match="no method has keys under 'dito'"):
-        checked_config({"strategy": str(DITTO), "dito.mu": 0.2})
+    assert checked_config({"strategy": "fedavg", "my-ditto.mu": 0.2})["my-ditto.mu"] == 0.2
+    with pytest.raises(ConfigError, match="no method has keys under 'my-dito'"):
+        checked_config({"strategy": str(DITTO), "my-dito.mu": 0.2})
 
 
 def test_a_relative_path_is_made_absolute(monkeypatch):
@@ -120,7 +120,7 @@ def test_a_file_that_will_not_do(text, complaint, write):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere.py': cannot be read here \(No such file or directory\)"):
         checked_config({"strategy": str(tmp_path / "nowhere.py")})
-    with pytest.raises(ConfigError, match="strategy = 'fedavg': strategy-file has the method 'ditto'"):
+    with pytest.raises(ConfigError, match="strategy = 'fedavg': strategy-file has the method 'my-ditto'"):
         checked_config({"strategy": "fedavg", "strategy-file": str(DITTO)})
 
 
@@ -143,27 +143,29 @@ def test_a_file_that_changed_is_read_again_for_the_next_run(write):
 
 
 def test_an_installed_method_has_a_name_and_settings(install, federate):
-    install({"outside_ditto.py": DITTO.read_text()}, ditto="outside_ditto:Ditto")
-    assert names() == [*BUILT_IN, "ditto"] and sections()["ditto"].keys() == ["mu"]
+    install({"outside_ditto.py": DITTO.read_text()}, **{"my-ditto": "outside_ditto:Ditto"})
+    assert names() == [*BUILT_IN, "my-ditto"] and sections()["my-ditto"].keys() == ["mu"]
     assert default_config().keys() == checked_config({}).keys()  # what pyproject.toml must have
-    assert checked_config({"strategy": "ditto"})["ditto.mu"] == 0.1
-    with pytest.raises(ConfigError, match="strategy = 'dito': unknown, did you mean 'ditto'"):
-        checked_config({"strategy": "dito"})
-    installed = federate(strategy="ditto", model="linear")
+    assert checked_config({"strategy": "my-ditto"})["my-ditto.mu"] == 0.1
+    with pytest.raises(ConfigError, match="strategy = 'my-dito': unknown, did you mean 'my-ditto'"):
+        checked_config({"strategy": "my-dito"})
+    installed = federate(strategy="my-ditto", model="linear")
     from_file = federate(strategy=str(DITTO), model="linear")
     assert installed.result == from_file.result and "strategy-file" in installed.grid.contexts[2].run_config
 
 
 def test_file_and_installed_module_have_the_same_fingerprint(install):
-    install({"outside_ditto.py": DITTO.read_text()}, ditto="outside_ditto:Ditto")
-    assert fingerprint_with(method_of("ditto")) == fingerprint_with(method_of("ditto", str(DITTO))) != fingerprint()
+    install({"outside_ditto.py": DITTO.read_text()}, **{"my-ditto": "outside_ditto:Ditto"})
+    assert (
+        fingerprint_with(method_of("my-ditto")) == fingerprint_with(method_of("my-ditto", str(DITTO))) != fingerprint()
+    )
     assert fingerprint_with(FedAvg) == fingerprint()
 
 
 def test_the_fingerprint_covers_all_of_a_package(install, tmp_path):
     files = {"outside/__init__.py": "", "outside/more.py": "X = 1", "outside/method.py": DITTO.read_text()}
-    install(files, ditto="outside.method:Ditto")
-    method = method_of("ditto")
+    install(files, **{"my-ditto": "outside.method:Ditto"})
+    method = method_of("my-ditto")
     before = fingerprint_with(method)
     (tmp_path / "site" / "outside" / "more.py").write_text("X = 2")
     assert fingerprint_with(method) != before
@@ -192,7 +194,7 @@ def test_nobody_takes_the_name_of_a_method_of_ours(install):
 # --- clients ---------------------------------------------------------------------------------------------------------
 
 
-def client(name: str = "ward-7", strategy: str = "ditto", **node) -> Participant:
+def client(name: str = "ward-7", strategy: str = "my-ditto", **node) -> Participant:
     config = {**default_config(), "strategy": strategy, "strategy-file": str(DITTO), "model": "linear"}
     where = {"client-name": name, "partition-id": 0, "num-partitions": 4, **node}
     return Participant.of(Context(run_id=1, node_id=2, node_config=where, state=RecordDict(), run_config=config))
@@ -202,17 +204,17 @@ def test_a_client_opens_no_file_that_its_owner_did_not_name(monkeypatch):
     monkeypatch.setattr(plugins, "_files", {})
     with pytest.raises(
         Refused,
-        match=r"client 'ward-7' has no method 'ditto': install it there, or start the client with --method ditto.py",
+        match=r"client 'ward-7' has no method 'my-ditto': install it there, or start the client with --method my-ditto.py",
     ):
         hello(client())
     assert not plugins._files
-    assert hello(client(methods=str(DITTO))).code == fingerprint_with(method_of("ditto", str(DITTO)))
+    assert hello(client(methods=str(DITTO))).code == fingerprint_with(method_of("my-ditto", str(DITTO)))
 
 
 def test_its_own_file_is_found_by_the_methods_name(write):
     other = write("class A(FedAvg): name = 'a'")
     code = hello(client(methods=f"{other}:{DITTO}")).code
-    assert code == fingerprint_with(method_of("ditto", str(DITTO)))
+    assert code == fingerprint_with(method_of("my-ditto", str(DITTO)))
     assert hello(client(strategy="fedavg", methods=other)).code == fingerprint()
 
 
@@ -226,7 +228,9 @@ def test_a_client_without_the_method_is_refused_by_that_reason(federate, monkeyp
         del self.contexts[4].node_config["methods"]
 
     monkeypatch.setattr(SimulationGrid, "__init__", forgetful)
-    with pytest.raises(RunFailed, match=r"3 of 4 clients joined .* client '2' has no method 'ditto': install it there"):
+    with pytest.raises(
+        RunFailed, match=r"3 of 4 clients joined .* client '2' has no method 'my-ditto': install it there"
+    ):
         federate(strategy=str(DITTO), model="linear", quorum=1.0)
 
 
@@ -243,7 +247,7 @@ def test_a_client_with_another_version_is_refused_with_both_fingerprints(federat
     monkeypatch.setattr(SimulationGrid, "__init__", other)
     with pytest.raises(RunFailed) as caught:
         federate(strategy=str(DITTO), model="linear", quorum=1.0)
-    here, there = (fingerprint_with(method_of("ditto", str(path))) for path in (DITTO, tmp_path / "ditto.py"))
+    here, there = (fingerprint_with(method_of("my-ditto", str(path))) for path in (DITTO, tmp_path / "ditto.py"))
     assert here != there and f"client '2' runs other code ('{there}') than the server ({here})" in str(caught.value)
 
 
@@ -271,10 +275,10 @@ FEW = {"num_clients": 3, "num_server_rounds": 1, "model": "linear", "local_epoch
 
 def test_methods_of_files_are_compared_with_others(tmp_path):
     compared = coterie.compare(
-        ["fedavg", str(DITTO)], seeds=[1], settings={"ditto.mu": 0.3}, run_dir=tmp_path / "compared", **FEW
+        ["fedavg", str(DITTO)], seeds=[1], settings={"my-ditto.mu": 0.3}, run_dir=tmp_path / "compared", **FEW
     )
-    assert [run.config["strategy"] for run in compared.runs] == ["fedavg", "ditto"]
-    assert compared.runs[1].config["ditto.mu"] == 0.3 and compared.runs[1].path.name == "ditto-seed1"
+    assert [run.config["strategy"] for run in compared.runs] == ["fedavg", "my-ditto"]
+    assert compared.runs[1].config["my-ditto.mu"] == 0.3 and compared.runs[1].path.name == "my-ditto-seed1"
 
 
 def test_a_class_is_a_strategy(tmp_path):
@@ -291,7 +295,7 @@ def test_a_class_is_a_strategy(tmp_path):
 def test_a_setting_that_is_a_text_stays_one(write):
     path = write("class A(FedAvg):\n  name='a'\n  class Settings(MethodSettings):\n    who: str = setting('', 'Who.')")
     assert given_values({"strategy": path}, ["a.who=3"])["a.who"] == "3"
-    assert given_values({"strategy": str(DITTO)}, ["ditto.mu=3"])["ditto.mu"] == 3
+    assert given_values({"strategy": str(DITTO)}, ["my-ditto.mu=3"])["my-ditto.mu"] == 3
 
 
 def test_the_files_of_a_device(tmp_path, monkeypatch):

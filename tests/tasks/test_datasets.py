@@ -147,14 +147,16 @@ def test_an_npz_under_the_root_is_found(task, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("task", "name"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST"), ("emnist", "EMNIST")]
+    ("task", "name"),
+    [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST"), ("emnist", "EMNIST"), ("emnist-byclass", "EMNIST")],
 )
 @pytest.mark.parametrize("compress", [False, True])
 def test_torchvisions_layout_reads_as_torchvision_reads_it(task, name, compress, tmp_path):
     arrays = pictures(TASKS[task].num_outputs, (28, 28))
     names = IDX_NAMES
-    if task == "emnist":
-        names = tuple("emnist-balanced-" + name.replace("t10k", "test") for name in names)
+    split = {"emnist": "balanced", "emnist-byclass": "byclass"}.get(task)
+    if split:
+        names = tuple(f"emnist-{split}-" + name.replace("t10k", "test") for name in names)
     write_idx(tmp_path / name / "raw", arrays, names, compress)
     data = load_dataset(task, tmp_path, download=False)
     check_spec(task, data)
@@ -162,7 +164,7 @@ def test_torchvisions_layout_reads_as_torchvision_reads_it(task, name, compress,
     if not compress:
         from coterie.tasks.vision import datasets as vision
 
-        more = {"split": "balanced"} if task == "emnist" else {}
+        more = {"split": split} if split else {}
         test = getattr(vision, name)(tmp_path, train=False, **more)
         assert np.array_equal(data.x[-5:, 0], test.data.numpy()) and data.y[-5:].tolist() == test.targets.tolist()
 
