@@ -46,7 +46,7 @@ CELLS: dict[str, dict[str, Value]] = {
     "some": {**USUAL, "test_fraction": 0.9, "validation_fraction": 0.3},
     "all": {**USUAL, "validation_fraction": 0.2},
 }
-ORACLE = {"few": (60, 10), "some": (30, 5), "all": (12, 2)}  # epochs, and of how many clients
+ORACLE = {"few": (60, 5), "some": (30, 5), "all": (12, 2)}  # epochs, and of how many clients
 SETTINGS: dict[str, dict[str, Value]] = {
     "spo": {"spo.rays": 4, "spo.hidden": 50},
     "fedavg-ft": {"fedavg-ft.epochs": 10},
@@ -86,7 +86,7 @@ def oracle(given: dict[str, Any], epochs: int, most: int) -> dict[str, float]:
 
 
 def best_on_the_way(
-    network: Network, samples: Samples, test: Samples, sgd: Sgd, epochs: int, rng: np.random.Generator, looks: int = 12
+    network: Network, samples: Samples, test: Samples, sgd: Sgd, epochs: int, rng: np.random.Generator, looks: int = 10
 ) -> float:
     found = [evaluate(network, test)["accuracy"]]
     for _ in range(looks):
@@ -96,9 +96,9 @@ def best_on_the_way(
 
 
 def own(client: ClientData, which: str) -> Samples:
-    """About 1000 samples to test with, at most."""
+    """Of the test samples about 500."""
     indices = getattr(client.split, which)
-    return client.samples(indices[:: max(1, len(indices) // 1000)] if which == "test" else indices, "cpu")
+    return client.samples(indices[:: max(1, len(indices) // 500)] if which == "test" else indices, "cpu")
 
 
 def joined(samples: list[Samples]) -> Samples:
