@@ -3,7 +3,7 @@
     python benchmarks/spo_gain.py --data DIR [--seeds 1001,1002,1003] [--cells few,...] [--others local,fedavg-ft]
                                   [--oracle]
 
-few      42 samples to train with, 18 to validate, 20 rounds of 5 epochs
+few      42 samples to train with, 18 to validate, 10 rounds of 5 epochs
 some     420 to train with, 180 to validate, 10 rounds of 5 epochs
 all      3,840 to train with, 960 to validate, 10 rounds of 5 epochs
 
@@ -42,13 +42,13 @@ USUAL: dict[str, Value] = {
     "batch_size": 32, "learning_rate": 0.05, "num_server_rounds": 10,
 }  # fmt: skip
 CELLS: dict[str, dict[str, Value]] = {
-    "few": {**USUAL, "test_fraction": 0.99, "validation_fraction": 0.3, "num_server_rounds": 20},
+    "few": {**USUAL, "test_fraction": 0.99, "validation_fraction": 0.3},
     "some": {**USUAL, "test_fraction": 0.9, "validation_fraction": 0.3},
     "all": {**USUAL, "validation_fraction": 0.2},
 }
-ORACLE = {"few": (100, 10), "some": (40, 10), "all": (20, 3)}  # epochs, and of how many clients
+ORACLE = {"few": (60, 5), "some": (30, 5), "all": (12, 2)}  # epochs, and of how many clients
 SETTINGS: dict[str, dict[str, Value]] = {
-    "spo": {"spo.rays": 8, "spo.hidden": 50},
+    "spo": {"spo.rays": 4, "spo.hidden": 50},
     "fedavg-ft": {"fedavg-ft.epochs": 10},
 }
 
@@ -86,7 +86,7 @@ def oracle(given: dict[str, Any], epochs: int, most: int) -> dict[str, float]:
 
 
 def best_on_the_way(
-    network: Network, samples: Samples, test: Samples, sgd: Sgd, epochs: int, rng: np.random.Generator, looks: int = 20
+    network: Network, samples: Samples, test: Samples, sgd: Sgd, epochs: int, rng: np.random.Generator, looks: int = 10
 ) -> float:
     found = [evaluate(network, test)["accuracy"]]
     for _ in range(looks):
@@ -96,9 +96,9 @@ def best_on_the_way(
 
 
 def own(client: ClientData, which: str) -> Samples:
-    """At most 1000 samples to test with."""
+    """Of the test samples about 500."""
     indices = getattr(client.split, which)
-    return client.samples(indices[:: max(1, len(indices) // 1000)] if which == "test" else indices, "cpu")
+    return client.samples(indices[:: max(1, len(indices) // 500)] if which == "test" else indices, "cpu")
 
 
 def joined(samples: list[Samples]) -> Samples:
