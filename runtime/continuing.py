@@ -33,6 +33,8 @@ class Continuing:
             try:
                 self._go_on(place, found)
             except httpx.HTTPStatusError as error:
+                if error.response.is_server_error:  # the SuperLink stumbled: once more at the next look
+                    continue
                 say(
                     f"run {found.run}: its rest cannot be submitted ({error.response.text}); it is left to `coterie resume`"
                 )

@@ -154,7 +154,9 @@ class Control:
         """`status`, `sub_status` and `details`; None if there is no such run, or no longer."""
         try:
             return self.client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
-        except httpx.HTTPStatusError:
+        except httpx.HTTPStatusError as error:
+            if error.response.is_server_error:  # then nobody knows
+                raise
             return None
 
     def rest_of(self, run: int, identity: str, patience: float = 0.0) -> int | None:

@@ -135,7 +135,10 @@ def must_be_free(key: str, port: int, host: str = "127.0.0.1", deadline: float =
 
 def last_words(log: Path) -> str:
     """Why a process of Flower ended, as far as its log tells."""
-    return reason_in(log.read_text(errors="replace").splitlines())
+    try:
+        return reason_in(log.read_text(errors="replace").splitlines())
+    except OSError:
+        return "its log cannot be read"
 
 
 def reason_in(log: Iterable[str]) -> str:

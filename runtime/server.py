@@ -121,19 +121,27 @@ class Server:
         say(f"clients connect to {self.fleet}; runs are submitted to {self.control_host}:{self.control_port}")
         while True:
             self._revive()
-            with contextlib.suppress(httpx.TransportError):  # it is just being started again
-                nodes = self.members.update(self.control)
-                if self.metrics:
-                    self.metrics.tell(nodes, self.control.runs(), self.started_again)
+            self._look_for_members()
             time.sleep(LOOK_SECONDS)
+
+    def _look_for_members(self) -> None:
+        try:
+            nodes = self.members.update(self.control)
+            if self.metrics:
+                self.metrics.tell(nodes, self.control.runs(), self.started_again)
+        except httpx.TransportError:
+            pass  # it is just being started again
+        except httpx.HTTPStatusError as error:
+            say(f"the SuperLink cannot tell or change who takes part ({error}); trying again")
 
     def _revive(self) -> None:
         """Start again what has ended, if that helps."""
         for name, process in list(self.processes.running.items()):
             log = self.processes.log_of(name)
-            if log.stat().st_size > LARGEST_LOG:
-                shutil.copyfile(log, log.with_suffix(".log.1"))
-                os.truncate(log, 0)
+            with contextlib.suppress(OSError):  # the disk is full, or somebody took the log away
+                if log.stat().st_size > LARGEST_LOG:
+                    shutil.copyfile(log, log.with_suffix(".log.1"))
+                    os.truncate(log, 0)
             if process.poll() is None:
                 if name == "superlink" and (size := resident_bytes(process.pid)) > self.most_memory:
                     say(f"superlink has {size >> 20} MB of memory, and may have {self.most_memory >> 20}; ending it")

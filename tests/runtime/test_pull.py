@@ -4,11 +4,13 @@ import json
 import time
 from hashlib import sha256
 
+import httpx
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
+from coterie.runtime import pull
 from coterie.runtime.flower import ObjectTree, remove_content_from_message
 from coterie.strategies.federation import Federation
 from coterie.wire.arrays import pack
@@ -187,6 +189,29 @@ def test_an_upload_in_drips_is_kept_aside_until_it_is_whole(link):
         place.upload(nodes["a"], session, {name: objects[name]})
     (whole,) = federation._pull(waiting).values()
     np.testing.assert_array_equal(check_update(whole, LAYOUT, ("classifier",)).parts["classifier"], PARTS["classifier"])
+
+
+def test_a_superlink_that_stumbles_over_an_object_is_asked_for_it_again(link, monkeypatch):
+    place = link(2)
+    federation = welcomed(place, "ab")
+    pushed = asked(federation)
+    client, failed = pull.runtime_client(place.grid.grid), []
+
+    class Stumbling:
+        def __getattr__(self, name):
+            return getattr(client, name)
+
+        def PullObject(self, request):
+            if len(failed) < 2:
+                failed.append(request.object_id)
+                call = httpx.Request("POST", "https://localhost")
+                httpx.Response(500, request=call).raise_for_status()
+            return client.PullObject(request)
+
+    monkeypatch.setattr(pull, "runtime_client", lambda grid: Stumbling())
+    for node in pushed.values():
+        place.answer(node, UPDATE)
+    assert set(federation._wait(pushed, 5.0, None, 2)) == set(pushed.values()) and len(failed) == 2
 
 
 def test_an_answer_cannot_pass_for_that_of_another(link):

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
 from coterie.runtime.control import read_public_key
@@ -94,3 +95,33 @@ def test_a_superlink_that_has_too_much_memory_is_started_again(
         assert processes.running["superlink"] is not first
     said = capsys.readouterr().err
     assert "MB of memory, and may have 150; ending it" in said and "starting it again" in said
+
+
+def test_neither_a_superlink_that_stumbles_nor_a_log_that_is_gone_ends_a_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_keys(tmp_path / "keys", ["0"])
+
+    class Stumbling(Registry):
+        def nodes(self) -> list[SimpleNamespace]:
+            request = httpx.Request("POST", "https://localhost")
+            httpx.Response(500, request=request).raise_for_status()
+            return []
+
+    with Processes(tmp_path) as processes:
+        server = Server(processes, tmp_path / "keys", tmp_path, "127.0.0.1:1", "127.0.0.1", 2, executor=False)
+        server.control = Stumbling()  # type: ignore[assignment]
+        server._look_for_members()
+        assert "cannot tell or change who takes part" in capsys.readouterr().err
+        server.control = Registry()  # type: ignore[assignment]
+        server._look_for_members()
+        server.commands = {"superlink": [sys.executable, "-c", "import time; time.sleep(600)"]}
+        server._start("superlink")
+        processes.log_of("superlink").unlink()
+        server._revive()
+        processes.running["superlink"].kill()
+        processes.running["superlink"].wait(10)
+        server._revive()
+        assert processes.running["superlink"].poll() is None
+    said = capsys.readouterr().err
+    assert "client 0: registered" in said and "starting it again" in said
