@@ -5,9 +5,10 @@
 
 heart: the four raw UCI files, columns in four orders, words for codes, `?` for gaps, against the task `heart`.
 adult: the raw rows by occupation or country, each a client, against the task's own preparation of the same rows.
-Clients test with the same rows in both. Prints the mean test accuracy and AUROC over clients of both, and the mean of the
-paired differences with its standard error. `--against model=linear` compares the tables with themselves, learned in another
-way.
+diabetes: a value; three clients, and rows that nobody has, to test with (--strategies local,fedavg).
+In the first two clients test with the same rows on both sides. Prints the mean test accuracy and AUROC over clients of both,
+and the mean of the paired differences with its standard error. `--against model=linear` compares the tables with themselves,
+learned in another way.
 """
 
 import argparse
@@ -112,6 +113,45 @@ def raw_adult(root: Path, home: Path, most: int, by: str) -> tuple[Tables, dict[
     return coterie.tables(files, label="income"), {"task": "own", "data": str(home / "adult.npz")}
 
 
+def raw_diabetes(home: Path, seed: int) -> tuple[Tables, Path, np.ndarray]:
+    """scikit-learn's table of 442 patients in three files, with words and gaps; a file of 92 others, and their values."""
+    from sklearn.datasets import load_diabetes
+
+    data, rng = load_diabetes(scaled=False), np.random.default_rng(seed)
+    cells = np.char.mod("%.4g", data.data).astype(object)
+    place = data.feature_names.index("sex")
+    cells[:, place] = np.where(data.data[:, place] == 1, "F", "M")
+    cells[rng.random(cells.shape) < 0.05] = "?"
+    rows = [[*row, f"{value:g}"] for row, value in zip(cells.tolist(), data.target, strict=True)]
+    names, order = [*data.feature_names, "progression"], rng.permutation(len(rows))
+    home.mkdir()
+    parts = {**dict(zip("abc", np.array_split(order[92:], 3), strict=True)), "kept": order[:92]}
+    files = {name: shuffled(home / f"{name}.csv", names, [rows[i] for i in part], rng) for name, part in parts.items()}
+    kept = files.pop("kept")
+    return coterie.tables(files, label="progression"), kept, data.target[order[:92]]
+
+
+def values(options: argparse.Namespace, home: Path) -> None:
+    """R² of the kept rows, and how many of them lie in the intervals for 90 %; means over clients and seeds."""
+    for strategy in options.strategies.split(","):
+        found = []
+        for seed in map(int, options.seeds.split(",")):
+            tables, kept, true = raw_diabetes(home / f"{strategy}-{seed}", seed)
+            keys = {"seed": seed, "workers": 0, "progress": False, "num_server_rounds": options.rounds}
+            keys |= {"baseline": "none", "validation_fraction": 0.25, **keys_of(options.set)}
+            run = coterie.run(strategy, data=tables, run_dir=home / f"{strategy}-{seed}" / "run", **keys)
+            for client in "abc":
+                model = run.model(client)
+                said = model.predict(kept)
+                low, high = model.interval(said, 0.9)
+                r2 = 1 - ((true - said) ** 2).sum() / ((true - true.mean()) ** 2).sum()
+                found.append((r2, ((low <= true) & (true <= high)).mean()))
+        by_seed = np.array(found).reshape(-1, 3, 2).mean(axis=1)
+        error = by_seed.std(axis=0, ddof=1) / np.sqrt(len(by_seed)) if len(by_seed) > 1 else by_seed[0] * np.nan
+        told = [f"{mean:.3f} ± {away:.3f}" for mean, away in zip(by_seed.mean(axis=0), error, strict=True)]
+        print(f"{strategy:8s} R² {told[0]}  in the interval {told[1]}", flush=True)
+
+
 def keys_of(text: str) -> dict[str, Any]:
     """`model=linear,weight-decay=0.01` as keywords of `coterie.run`."""
     pairs = [pair.partition("=") for pair in text.split(",") if pair]
@@ -120,7 +160,7 @@ def keys_of(text: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["heart", "adult"])
+    parser.add_argument("what", choices=["heart", "adult", "diabetes"])
     parser.add_argument("--data-root", default="data", type=Path)
     parser.add_argument("--strategies", default="local,fedavg,fedper,pfedsim,pfedsv,coterie")
     parser.add_argument("--seeds", default="101,102,103,104")
@@ -133,6 +173,9 @@ def main() -> None:
     )
     options = parser.parse_args()
     home, root = Path(tempfile.mkdtemp(prefix="raw-tables-")), options.data_root
+    if options.what == "diabetes":
+        values(options, home)
+        return
     if options.what == "heart":
         tables, task = raw_heart(root, home)
     else:

@@ -150,9 +150,9 @@ def schema(files: tuple[str, ...], settings: tuple[str, ...], output: str, **opt
     from coterie.wire.files import write_atomically
 
     given = {**given_values(options, settings), "task": "own", "data": ",".join(files)}
-    found, remarks = look_at(RunConfig.parse(given))
+    found, remarks, warnings = look_at(RunConfig.parse(given))
     show([shown(found)])
-    for remark in remarks:
+    for remark in (*remarks, *warnings):
         say(remark)
     if output:
         write_atomically(Path(output), [(found.bare().to_json(indent=2) + "\n").encode()])

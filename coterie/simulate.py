@@ -187,8 +187,8 @@ def _describe_tables(values: Mapping[str, Value]) -> dict[str, Value]:
     if outline.owners and config.partition in ("auto", "natural"):
         found |= {"partition": "natural", "num-clients": len(outline.owners)}
     config, _ = parse_config(found)
-    _, remarks = look_at(config)  # whoever's table does not fit is told before the run begins
-    for remark in remarks if config.table_schema else ():  # else the clients' agreement says it
+    _, remarks, _ = look_at(config)  # whoever's table does not fit is told before the run begins
+    for remark in remarks:
         log.warning("%s", remark)
     return found
 

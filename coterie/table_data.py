@@ -60,8 +60,9 @@ def tables(
     return Tables(settings | {key.replace("_", "-"): value for key, value in keys.items()})
 
 
-def look_at(config: RunConfig) -> tuple[Schema, list[str]]:
-    """The schema of the tables that `config` names, and what their owners should know; refuses one that does not fit."""
+def look_at(config: RunConfig) -> tuple[Schema, list[str], list[str]]:
+    """The schema of the tables that `config` names, what the owner of one should know, and what is to be known of all, which
+    the agreement of a run says as well; refuses a table that does not fit."""
     pool = pool_of(config)
     names = pool.outline().label_names
     remarks = {remark: looked.table.source for looked in pool.tables.values() for remark in looked.remarks}
@@ -78,13 +79,13 @@ def look_at(config: RunConfig) -> tuple[Schema, list[str]]:
         for client, why in agreed.refused.items():
             raise DataError(f"{pool.tables[client].table.source}: {why}.")
         schema, warnings = agreed.schema, agreed.warnings
+    said = {key(warning) for warning in warnings}
+    of_one = [remark for remark, file in remarks.items() if key(remark.removeprefix(f"{file}, ")) not in said]
     for looked in pool.tables.values():
         schema.encode(looked.table)
         schema.targets(looked.table)
-        warnings += [f"{looked.table.source}, {cell}" for cell in out_of_range(schema, looked.table)]
-    said = {key(warning) for warning in warnings}
-    of_one = [remark for remark, file in remarks.items() if key(remark.removeprefix(f"{file}, ")) not in said]
-    return schema, [*of_one, *warnings]
+        of_one += [f"{looked.table.source}, {cell}" for cell in out_of_range(schema, looked.table)]
+    return schema, of_one, warnings
 
 
 def shown(schema: Schema) -> Table:

@@ -71,6 +71,11 @@ def look(table: Table, *, label: str = "", classes: str = "", ignore: str = "", 
         kinds[name] = kind
         if kind in LEFT_OUT and kind not in (OWNER, "ignored"):
             remarks.append(f"{table.source}, column {cells.name}: {LEFT_OUT[kind]}; left out")
+        if kind == CATEGORY and cells.codes is not None and (words := _among_numbers(cells)):
+            remarks.append(
+                f"{table.source}, column {cells.name}: has numbers and words, such as {shortened(words)}, and is taken for "
+                "categories; if it is a number, mend the words, or tell them with --missing"
+            )
         if cells.coded_missing:
             remarks.append(f"{table.source}, column {cells.name}: {taken_for_missing(cells.coded_missing)}")
     found = Looked(table, target, regression, kinds, remarks)
@@ -175,6 +180,12 @@ def _kind_of_texts(cells: Cells) -> str:
     if len(counts) < 2:
         return CONSTANT if counts else EMPTY
     return YES_NO if len(counts) == 2 else CATEGORY
+
+
+def _among_numbers(cells: Cells) -> str:
+    """The first text that is no number in a column where most are; empty if there is none."""
+    texts = [text for text in cells.texts if number(text, cells.decimal) is None]
+    return texts[0] if 0 < len(texts) < len(cells.texts) / 2 else ""
 
 
 def _is_leak(cells: Cells, label: Cells, regression: bool) -> bool:

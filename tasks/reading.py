@@ -24,6 +24,7 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet")
 DELIMITERS = (",", ";", "\t", "|")
 PIECE = 5000  # rows
 SAMPLE = 100  # lines that are looked at for the delimiter
+TOLD = re.compile(r"sep=(.)\s*", re.I)
 COMMA, POINT = re.compile(r"[-+]?\d*,\d+"), re.compile(r"[-+]?\d*\.\d+")
 
 
@@ -118,7 +119,10 @@ def _text_table(path: Path, file: IO[str], reading: Reading) -> Table:
     sample = list(itertools.islice(lines, SAMPLE))
     if not any(line.strip() for line in sample):
         raise DataError(f"{path}: the file is empty.")
-    delimiter = "\t" if reading.delimiter == "\\t" else reading.delimiter or _delimiter(sample)
+    if told := TOLD.fullmatch(sample[0]):  # as some spreadsheets write it above the names
+        sample[0] = "\n"
+        reading = replace(reading, delimiter=reading.delimiter or told[1])
+    delimiter = "\t" if reading.delimiter == "\\t" else reading.delimiter or _delimiter(path, sample)
     rows = _rows(path, itertools.chain(sample, lines), delimiter)
     line, names = next(rows)
     first = list(itertools.islice(_rows(path, sample, delimiter, partial=True), 1, None))
@@ -200,16 +204,23 @@ def _names(path: Path, line: int, names: Sequence[str]) -> list[str]:
     return found
 
 
-def _delimiter(sample: Sequence[str]) -> str:
+def _delimiter(path: Path, sample: Sequence[str]) -> str:
     """Which gives the first line at least two cells, most lines as many, and then the most cells."""
     best, score = ",", (0.0, 0)
+    below = 1  # cells that all lines but the first have
     for candidate in DELIMITERS:
-        rows = [row for _, row in _rows(Path(), sample, candidate, partial=True)]
+        rows = [row for _, row in _rows(path, sample, candidate, partial=True)]
         width = len(rows[0]) if rows else 0
+        if len(rows) > 2 and len({len(row) for row in rows[1:]}) == 1:
+            below = max(below, len(rows[1]))
         if width > 1:
             alike = sum(len(row) == width for row in rows) / len(rows)
             if (alike, width) > score:
                 best, score = candidate, (alike, width)
+    if not score[1] and below > 1:
+        raise DataError(
+            f"{path}, line 1: one cell, and all lines below have {below}. Is it a title above the names? Take it out."
+        )
     return best
 
 

@@ -438,6 +438,23 @@ def test_what_the_model_has_is_asked_of_new_rows_without_talk_of_other_clients(t
         assert message in str(refused.value) and "--ignore" not in str(refused.value)
 
 
+def test_a_spreadsheet_tells_its_delimiter_above_the_names(tmp_path):
+    table = read_table(written(tmp_path, "SEP=;\r\nage;dose\r\n31;1,5\r\n32;x\r\n"))
+    assert list(table.columns) == ["age", "dose"] and table.lines.tolist() == [3, 4]
+    assert table.columns["dose"].texts == ("1,5", "x") and table.columns["dose"].decimal == ","
+
+
+def test_words_among_numbers_are_remarked(tmp_path, caplog):
+    cells = ["1.5", "2.5", "<3", "4.5"]
+    text = "dose,stage,ill\n" + "\n".join(
+        f"{cells[i % 4]},{['I', 'II', '3'][i % 3]},{'ny'[i // 4 % 2]}" for i in range(40)
+    )
+    keys = {"num_server_rounds": 1, "num_clients": 2, "run_dir": tmp_path / "run", "workers": 0, "progress": False}
+    coterie.run("fedavg", "own", str(written(tmp_path, text)), label="ill", **keys)
+    (said,) = [message for message in caplog.messages if "numbers and words" in message]
+    assert "column dose: has numbers and words, such as '<3', and is taken for categories" in said
+
+
 def test_a_told_range_is_watched(tmp_path, caplog):
     text = "age,dose,ill\n" + "\n".join(f"{20 + i * 7 % 31},{i % 5},{'ny'[i % 2]}" for i in range(30))
     file = written(tmp_path, text.replace("\n27,", "\n270,"))
@@ -457,7 +474,8 @@ def test_remarks_on_all_files_are_made_once(tmp_path):
     for name, head in (("a", "Patient ID,age,crp,ill"), ("b", "patient id,age,CRP,ill")):
         written(tmp_path, f"{head}\n{rows}", f"{name}.csv")
     written(tmp_path, "id,age,crp,ill,Patient Id\n" + rows.replace("\n", ",x\n"), "c.csv")
-    _, remarks = look_at(RunConfig.parse({"task": "own", "data": str(tmp_path), "label": "ill"}))
+    _, of_one, of_all = look_at(RunConfig.parse({"task": "own", "data": str(tmp_path), "label": "ill"}))
+    remarks = [*of_one, *of_all]
     assert [remark for remark in remarks if "crp" in remark] == [
         "column crp: -9 is taken for a missing cell; nothing else is negative"
     ]
