@@ -6,6 +6,7 @@ tilt            images of kind k are turned by 30 k degrees
 permute-labels  each kind but the first has labels in an order of its own
 swap-labels     each kind but the first has two pairs of labels exchanged
 lone            client 0 alone is turned by 90 degrees
+lones           clients 0, 1 and 2 are turned by 90, 180 and 270 degrees
 """
 
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from coterie.tasks.samples import DataError
 from coterie.tasks.training import Samples
 
 TILT_DEGREES = 30
+ALONE = {"lone": 1, "lones": 3}  # clients that nobody is like
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,9 @@ class Shift:
 
 
 def kind_of(name: str, client: int, groups: int) -> int:
-    return int(client == 0) if name == "lone" else client % groups if name != "none" else 0
+    if name in ALONE:
+        return client + 1 if client < ALONE[name] else 0
+    return client % groups if name != "none" else 0
 
 
 def turned(x: Tensor, quarters: int) -> Tensor:
@@ -83,6 +87,7 @@ ON_IMAGES: dict[str, Callable[[Tensor, int], Tensor]] = {
     "rotate-invert": turned_or_inverted,
     "tilt": tilted,
     "lone": turned,
+    "lones": turned,
 }
 ON_LABELS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
     "permute-labels": permuted,

@@ -102,8 +102,8 @@ class RunConfig(Settings):
         "Samples of the most frequent label for one of the rarest, before data are dealt; 1: as they are.",
         ge=1.0,
     )
-    shift: Literal["none", "rotate", "rotate-invert", "tilt", "permute-labels", "swap-labels", "lone"] = setting(
-        "none", DATA, "For experiments: client i is of kind i mod shift-groups, and kinds differ in this."
+    shift: Literal["none", "rotate", "rotate-invert", "tilt", "permute-labels", "swap-labels", "lone", "lones"] = (
+        setting("none", DATA, "For experiments: client i is of kind i mod shift-groups, and kinds differ in this.")
     )
     shift_groups: int = setting(3, DATA, "For experiments: how many kinds of clients there are.", ge=1)
     client_samples: str = setting(

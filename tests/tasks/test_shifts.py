@@ -53,6 +53,7 @@ def test_labels_are_renamed_alike_for_a_kind_and_otherwise_for_another(name, mov
 def test_kinds():
     assert [kind_of("rotate", i, 3) for i in range(6)] == [0, 1, 2, 0, 1, 2]
     assert [kind_of("lone", i, 3) for i in range(3)] == [1, 0, 0]
+    assert [kind_of("lones", i, 1) for i in range(5)] == [1, 2, 3, 0, 0]
     assert kind_of("none", 5, 3) == 0
 
 
