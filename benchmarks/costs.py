@@ -3,8 +3,8 @@
     python benchmarks/costs.py costs.json [fedavg local ...]
 
 Twelve clients of task `kinds`, six rounds, the usual settings; a method is run once. Methods that need server data have a
-fifth of the samples there. Bytes are exact. CPU seconds are those that clients report of their own work, without tests; what
-a server computes is in neither.
+fifth of the samples there. Bytes are exact. CPU seconds are those that clients report of their training; trying others'
+models, tests and what a server computes are not among them.
 """
 
 import json

@@ -75,9 +75,11 @@ def _takers(findings: Mapping[str, Finding]) -> list[dict[str, Any]]:
     gets, gives = values[here, helpers].mean(axis=1), values[helpers, here].mean(axis=1)
     usual = float(np.median(gets))
     spread = 1.4826 * float(np.median(np.abs(gets - usual)))
+    if spread == 0:
+        return []  # most are helped by nobody: what is usual is not known
     rows = []
-    for i in np.flatnonzero((gives < 0) & (gets > max(0.0, usual + FAR * spread))):
-        names = ", ".join(told.clients[j] for j in helpers[i])
+    for i in np.flatnonzero((gives < 0) & (gets > max(0.0, usual + FAR * spread))).tolist():
+        names = ", ".join(told.clients[j] for j in helpers[i].tolist())
         why = f"the models of {names} add {gets[i]:+.2g} to its own on average, and its model {gives[i]:+.2g} to theirs"
         rows.append(_row(told.clients[i], TAKES, why))
     return rows
