@@ -1,10 +1,10 @@
 """What a round costs with each method: bytes and CPU seconds of a client, beside FedAvg's in the same series.
 
-    python benchmarks/costs.py costs.json
+    python benchmarks/costs.py costs.json [fedavg local ...]
 
 Twelve clients of task `kinds`, six rounds, the usual settings; a method is run once. Methods that need server data have a
-fifth of the samples there. Bytes are exact. CPU seconds are those
-that clients report of their own work, without tests; what a server computes is in neither.
+fifth of the samples there. Bytes are exact. CPU seconds are those that clients report of their training; trying others'
+models, tests and what a server computes are not among them.
 """
 
 import json
@@ -37,9 +37,10 @@ def cost(strategy: str) -> dict[str, float]:
     return told
 
 
-def main(path: Path) -> None:
-    found: dict[str, dict[str, float]] = {}
-    for name in sorted(BUILT_IN, key=lambda name: name != "fedavg"):
+def main(path: Path, names: list[str]) -> None:
+    """Of these methods, or all; what the file has of others stays."""
+    found: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.exists() else {}
+    for name in names or sorted(BUILT_IN, key=lambda name: name != "fedavg"):
         found[name] = cost(name)
         path.write_text(json.dumps(found, indent=1) + "\n")
         usual = found.get("fedavg", found[name])
@@ -48,4 +49,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

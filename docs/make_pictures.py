@@ -3,9 +3,9 @@
     coterie compare --run-dir runs/first
     python docs/make_pictures.py runs/first
     python docs/make_pictures.py runs/poisoned --name poisoned --client B1 --height 1500
-    python docs/make_pictures.py runs/hundred --name hundred --theme dark --width 400
+    python docs/make_pictures.py http://127.0.0.1:8400/ --name live --width 400
 
-With a name only the page is drawn. The page is drawn by Debian's chromium.
+With a name only the page is drawn, of a run directory or of a live page. The page is drawn by Debian's chromium.
 """
 
 import argparse
@@ -43,11 +43,12 @@ def terminal(folder: Path) -> None:
     (PLACE / "compare.svg").write_text(re.sub(fonts, "", drawn, flags=re.S))
 
 
-def page(folder: Path, name: str, client: str, theme: str, width: int, height: int) -> None:
+def page(place: str, name: str, client: str, theme: str, width: int, height: int) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         opened = browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme)
-        opened.goto(report_of([folder]).as_uri() + (f"#client={client}" if client else ""))
+        address = place if place.startswith("http") else report_of([Path(place)]).as_uri()
+        opened.goto(address + (f"#client={client}" if client else ""))
         picture = Image.open(io.BytesIO(opened.screenshot()))
         picture.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(PLACE / f"{name}.png", optimize=True)
         browser.close()
@@ -55,7 +56,7 @@ def page(folder: Path, name: str, client: str, theme: str, width: int, height: i
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("place")
     parser.add_argument("--name", default="")
     parser.add_argument("--client", default="")
     parser.add_argument("--theme", default="light", choices=("light", "dark"))
@@ -63,8 +64,8 @@ if __name__ == "__main__":
     parser.add_argument("--height", type=int, default=1420)
     given = parser.parse_args()
     if not given.name:
-        terminal(given.folder)
+        terminal(Path(given.place))
     page(
-        given.folder, given.name or "report", given.client or ("" if given.name else "A1"), given.theme, given.width,
+        given.place, given.name or "report", given.client or ("" if given.name else "A1"), given.theme, given.width,
         given.height,
     )  # fmt: skip

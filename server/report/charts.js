@@ -35,7 +35,7 @@ const kindOf = (verdict) => ({ gains: "good", loses: "bad" })[verdict] || "plain
 function xAxis(x, top, bottom, label, format) {
   const right = x(x.high);
   return [
-    ...ticks(x.low, x.high, Math.max(2, (right - x(x.low)) / 70)).map((value) => [line(x(value), top, x(value), bottom, "gridline"), text(x(value), bottom + 15, format(value), "small soft", "middle")]),
+    ...ticks(x.low, x.high, Math.max(3, (right - x(x.low)) / 55)).map((value) => [line(x(value), top, x(value), bottom, "gridline"), text(x(value), bottom + 15, format(value), "small soft", "middle")]),
     text((x(x.low) + right) / 2, bottom + 32, label, "small soft", "middle"),
   ].flat();
 }

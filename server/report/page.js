@@ -159,7 +159,7 @@ function matrixCard(matrix) {
   const correlation = known(matrix["truth-correlation"]) ? ` Beside it the truth, which labels two clients share: rank correlation ${significant(matrix["truth-correlation"])}.` : "";
   const section = card({
     id: `who-${matrix.name.replace(/\W/g, "-")}`, title: told.matrices.indexOf(matrix) ? matrix.name : "Who trains with whom?", order: () => matrix.order, extra: toggle,
-    note: `${meaning[matrix.name] || matrix.name}, in the order of clusters; frames are coalitions.${matrix.signed ? " Green helps, orange with a bar hurts." : ""}${correlation}${told["groups-in-words"] ? ` ${told["groups-in-words"]}.` : ""}`,
+    note: `${meaning[matrix.name] || matrix.name}, in the order of clusters; frames are coalitions.${matrix.signed ? " Green helps, orange with a bar hurts." : ""}${correlation}`,
     draw: (width) => {
       const beside = matrix.truth && width > 520, wide = beside ? Math.floor((width - 16) * 0.62) : width;
       const first = matrixPicture(wide, matrix, { coalitions }), second = matrix.truth ? matrixPicture(beside ? width - 16 - wide : Math.min(width, 300), matrix, { truth: true, coalitions }) : null;

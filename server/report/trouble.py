@@ -16,6 +16,8 @@ KINDS = {  # keys of an event: client -> why
     "left-game": "left the game",
 }
 SLOW = 3.0  # times the usual CPU seconds of a round
+TAKES = "takes, does not give"
+HELPERS, FEWEST, FAR = 3, 6, 7.0  # of a client; clients to compare with; deviations from the median
 MOST_ROWS = 2000
 
 
@@ -41,7 +43,7 @@ def trouble(
         {"client": client, "what": what, "why": why, "rounds": len(when), "first": when[0], "last": when[-1]}
         for (client, what, why), when in list(rows.items())[:MOST_ROWS]
     ]
-    return [*_suspects(findings), *told, *_slow(events, clients)]
+    return [*_suspects(findings), *_takers(findings), *told, *_slow(events, clients)]
 
 
 def _row(client: str, what: str, why: str) -> dict[str, Any]:
@@ -59,6 +61,28 @@ def _suspects(findings: Mapping[str, Finding]) -> list[dict[str, Any]]:
         rows.append(_row(client, "suspect", f"score {scores[client]:.1f}, below {facts['score-below']:g}{truth}"))
     missed = [client for client in bad or [] if client not in facts["suspects"]]
     return rows + [_row(client, "bad, not suspected", "by the run's configuration") for client in missed]
+
+
+def _takers(findings: Mapping[str, Finding]) -> list[dict[str, Any]]:
+    """Who is helped far more than is usual, by clients whom its own model hurts: its data differ from theirs, or are bad."""
+    told = findings.get("relevance")
+    if told is None or len(told.clients) < FEWEST:
+        return []
+    values = np.nan_to_num(np.asarray(told.values, dtype=float))
+    np.fill_diagonal(values, -np.inf)
+    helpers = np.argsort(-values, axis=1)[:, :HELPERS]  # (clients, helpers)
+    here = np.arange(len(values))[:, None]
+    gets, gives = values[here, helpers].mean(axis=1), values[helpers, here].mean(axis=1)
+    usual = float(np.median(gets))
+    spread = 1.4826 * float(np.median(np.abs(gets - usual)))
+    if spread == 0:
+        return []  # most are helped by nobody: what is usual is not known
+    rows = []
+    for i in np.flatnonzero((gives < 0) & (gets > max(0.0, usual + FAR * spread))).tolist():
+        names = ", ".join(told.clients[j] for j in helpers[i].tolist())
+        why = f"the models of {names} add {gets[i]:+.2g} to its own on average, and its model {gives[i]:+.2g} to theirs"
+        rows.append(_row(told.clients[i], TAKES, why))
+    return rows
 
 
 def _slow(events: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> list[dict[str, Any]]:

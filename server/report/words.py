@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.server.report.trouble import TAKES
+
 GAINS, LOSES, CANNOT_TELL = "gains", "loses", "cannot tell"
 MOST_NAMED = 3  # clients that a sentence names one by one
 MOST_GROUPS = 4
@@ -13,7 +15,9 @@ MOST_GROUPS = 4
 
 def summary(run: Mapping[str, Any]) -> list[str]:
     """The sentences about one run."""
-    return [sentence for sentence in (_gained(run) or _reached(run), _suspect(run), together(run)) if sentence]
+    return [
+        sentence for sentence in (_gained(run) or _reached(run), _suspect(run), _takers(run), together(run)) if sentence
+    ]
 
 
 def _gained(run: Mapping[str, Any]) -> str:
@@ -60,6 +64,11 @@ def _suspect(run: Mapping[str, Any]) -> str:
     return (
         f"{named(run['suspects'])} {'is' if len(run['suspects']) == 1 else 'are'} suspect." if run["suspects"] else ""
     )
+
+
+def _takers(run: Mapping[str, Any]) -> str:
+    names = [row["client"] for row in run.get("trouble", []) if row["what"] == TAKES]
+    return f"{named(names)} {'takes and does' if len(names) == 1 else 'take and do'} not give." if names else ""
 
 
 def together(run: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from coterie.server.report.data import packed, run_data, unpacked
 from coterie.server.report.order import ordered
 from coterie.server.report.several import gain
+from coterie.server.report.trouble import trouble
 from coterie.server.report.words import by_name, in_ranges, summary
 from coterie.strategies.findings import Finding
 
@@ -50,6 +51,20 @@ def test_thirty_kinds_of_many_clients_are_thirty_coalitions(made_run, tmp_path):
     run = run_data(made_run(tmp_path / "run", clients=600, rounds=1, kinds=30))
     kinds = [{run["clients"][place].partition("-")[0] for place in members} for members in run["groups"]]
     assert len(kinds) == 30 and all(len(kind) == 1 for kind in kinds)
+
+
+def test_who_takes_and_does_not_give_is_named():
+    """Eight alike; the models of all help the last one, and its own hurts them. One who is weak hurts nobody."""
+    names = [f"c{i}" for i in range(8)]
+    rng = np.random.default_rng(5)
+    values = rng.normal(0.05, 0.02, (8, 8))
+    honest = {"relevance": Finding.pairs("relevance", names, values.copy())}
+    assert trouble([], honest, {}, names) == []
+    values[7, :], values[6, :] = 0.9, 0.6
+    values[:, 7], values[:, 6] = -0.2, 0.01
+    told = trouble([], {"relevance": Finding.pairs("relevance", names, values)}, {}, names)
+    assert [(row["client"], row["what"]) for row in told] == [("c7", "takes, does not give")]
+    assert "+0.9 to its own" in told[0]["why"] and "-0.2 to theirs" in told[0]["why"]
 
 
 def test_the_sentence(made_run, tmp_path):
