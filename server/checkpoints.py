@@ -11,15 +11,15 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
-from coterie.wire.files import move, write_atomically
+from coterie.tasks.tensors import encoded, write_arrays
+from coterie.wire.files import Piece, move, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +38,9 @@ def save_checkpoint(run_dir: Path, state: Mapping[str, Any]) -> None:
     new = run_dir / NEW
     shutil.rmtree(new, ignore_errors=True)
     try:
-        data = save({name: np.ascontiguousarray(value) for name, value in state["arrays"].items()})
-        write_atomically(new / ARRAYS, data)
+        write_arrays(new / ARRAYS, state["arrays"], {})
         rest = {key: value for key, value in state.items() if key != "arrays"}
-        write_json(new / REST, rest | {DIGEST: _digest(data)})
+        write_json(new / REST, rest | {DIGEST: _digest(encoded(state["arrays"], {}))})
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -94,13 +93,16 @@ def load_checkpoint(path: Path) -> State | None:
     try:
         state: State = json.loads((path / REST).read_bytes())
         data = (path / ARRAYS).read_bytes()
-        return state | {"arrays": load(data)} if state.pop(DIGEST) == _digest(data) else None
+        return state | {"arrays": load(data)} if state.pop(DIGEST) == _digest([data]) else None
     except (OSError, ValueError, KeyError, SafetensorError):
         return None
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+def _digest(data: Iterable[Piece]) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    for piece in data:
+        found.update(piece)
+    return found.hexdigest()
 
 
 def read_events(run_dir: Path) -> list[dict[str, Any]]:

@@ -58,6 +58,11 @@ def pieces(size: int) -> Iterator[slice]:
 def write_arrays(
     path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str], *, durable: bool = True
 ) -> None:
+    write_atomically(path, lambda: encoded(arrays, metadata), durable=durable)
+
+
+def encoded(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Iterator[Any]:
+    """The bytes of a file, piece by piece."""
     ordered = dict(sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize))  # so that all are aligned
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
@@ -66,14 +71,10 @@ def write_arrays(
         header[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-
-    def parts() -> Iterator[Any]:
-        yield len(text).to_bytes(8, "little") + text
-        for array in ordered.values():
-            flat = np.ascontiguousarray(array).reshape(-1)
-            yield from (flat[piece].data.cast("B") for piece in pieces(flat.size))
-
-    write_atomically(path, parts, durable=durable)
+    yield len(text).to_bytes(8, "little") + text
+    for array in ordered.values():
+        flat = np.ascontiguousarray(array).reshape(-1)
+        yield from (flat[piece].data.cast("B") for piece in pieces(flat.size))
 
 
 def stored_arrays(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:

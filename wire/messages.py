@@ -15,7 +15,7 @@ A model travels as its parts (tasks/models.py), several models as matrices with 
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
@@ -37,7 +37,10 @@ class Record:
     """A dataclass that travels as a ConfigRecord; tuples travel as lists."""
 
     def to_record(self) -> ConfigRecord:
-        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        told = {
+            field.name: getattr(self, field.name) for field in fields(self)
+        }  # asdict would copy each text of a list
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
         return ConfigRecord(cast(Any, values))
 
     @classmethod

@@ -1,6 +1,6 @@
 """What a pFedSV server tells its clients in the second exchange of a round, and what they answer."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from flwr.app import ConfigRecord, Message
@@ -55,7 +55,8 @@ class Judgement(Record):
     wishes: tuple[str, ...]  # for the next time, best first
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
             if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
                 raise ValueError(f"Judgement: {name} must be a list of texts")
 

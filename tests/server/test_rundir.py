@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,17 @@ def test_the_checkpoint_and_the_one_before(tmp_path):
         save_checkpoint(tmp_path, state(number))
         assert saved(tmp_path / "checkpoint") == number and saved(tmp_path / "checkpoint.previous") == number - 1
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", "checkpoint.previous"}
+
+
+def test_a_checkpoint_is_written_without_a_copy_of_its_arrays(tmp_path):
+    arrays = {"rows": np.arange(4 * 2**20, dtype=np.float32).reshape(64, -1), "kept": np.ones((3, 2), bool)}
+    tracemalloc.start()
+    save_checkpoint(tmp_path, {**state(1), "arrays": arrays})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < arrays["rows"].nbytes / 4
+    found = load_file(tmp_path / "checkpoint" / "state.safetensors")
+    assert set(found) == set(arrays) and all(np.array_equal(found[name], arrays[name]) for name in arrays)
 
 
 @pytest.mark.parametrize("calls", [2, 3, 4])
