@@ -167,6 +167,7 @@ def partitioned(config: RunConfig, num_partitions: int, cache: str = "") -> tupl
         "kind": partition_kind(spec_of(c), c.partition),
         "seed": derive_seed(c.seed, "partition"),
         "dirichlet_alpha": c.dirichlet_alpha,
+        "dirichlet_balanced": c.dirichlet_balanced,
         "labels_per_client": c.labels_per_client,
         "shards_per_client": c.shards_per_client,
     }

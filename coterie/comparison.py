@@ -25,7 +25,7 @@ from coterie.server.report import chart, write_comparison
 from coterie.simulate import configuration, names_of_clients, prepare, worker_pool
 from coterie.strategies.registry import default_config, resolve
 from coterie.strategies.registry import names as method_names
-from coterie.summary import comparison_table, metric_of, place, summarise, sweep_table
+from coterie.summary import comparison_table, in_units, metric_of, place, summarise, sweep_table
 from coterie.tasks.resolve import partition_kind, spec_of
 from coterie.wire.attack import AttackSettings, bad_clients
 from coterie.wire.config import RunConfig, Value, choose, split_sections
@@ -86,16 +86,16 @@ def compare(
                 choose("strategies", name, ["auto", *method_names()])
         cells = chosen.chosen_cells(quick, {**given, **dict.fromkeys(sweep or {}, float("nan"))}, cell)
         where = str({**default_config(), **given}["data-root"])
-        values, cells = chosen.with_data(values, cells, [str(given["task"])] if "task" in given else [], where)
+        values, cells = chosen.with_data(values, cells, where, named=bool(cell) or "task" in given)
         planned = {
             (plan.cell, plan.strategy, plan.seed): plan
-            for cell, own in cells.items()
+            for within, own in cells.items()
             for add in swept
             for name in names
             for seed in numbers
-            for plan in [
-                Planned(cell, seed, prepare({**values, **own, **given, **add, "strategy": name, "seed": seed}), add)
-            ]
+            for of_method in [chosen.of_methods.get(name, {})]
+            for told in [{**values, **own, **of_method, **given, **add, "strategy": name, "seed": seed}]
+            for plan in [Planned(within, seed, prepare(told), add)]
         }
         return compare_methods(preset, chosen, list(planned.values()), workers, progress)
     for key, told in (("strategies", strategies), ("cell", cell), ("sweep", sweep)):
@@ -169,6 +169,8 @@ def compare_methods(
         found = gains([told for plan, told, _ in results if plan.cell == cell], metric, bad)
         for row in several:
             row.update({"gain": found[row["strategy"]]} if row["strategy"] in found else {})
+            if figure := preset.paper.get((str(first[cell].config["task"]), cell, row["strategy"])):
+                row["paper"] = in_units(figure, metric)
     if not any("seconds" in row for cell in rows.values() for row in cell):
         raise RunFailed(f"no run came to its end. The first one: {results[0][1]['failed']}")
     tables, charts = [], []

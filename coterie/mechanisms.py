@@ -4,6 +4,7 @@ Two tables. The first has expected errors in closed form, with the clients' true
 has the errors |theta - true theta|^2 of the models that simulated clients ended up with, who know nothing but their samples.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from safetensors.numpy import load_file
 from coterie.client.data import linear_recipe, load_client_data
 from coterie.games.overlap import LinearGame, coalitions_of, form
 from coterie.keeping import comparison_dir, kept_run
-from coterie.presets import Mechanisms
+from coterie.papers import OCF_BINS, OCF_TABLE1
+from coterie.preset import Mechanisms
 from coterie.progress import Shown, progress_of
 from coterie.rows import Rows, Table
 from coterie.runs import Comparison, Run
@@ -71,6 +73,7 @@ def compare_mechanisms(
     sweeps = sweeps_of(first, games[seeds[0]])
     tables = [
         table_of(rows["expected"], f"Expected errors, true parameters, {first['num-clients']} clients", PAPER),
+        bins_table(rows["expected"], "Improvement over training alone, expected errors: per cent of the clients"),
         table_of(
             rows["measured"],
             f"Errors of the trained models, {first['num-clients']} clients",
@@ -157,9 +160,33 @@ def summarise(results: Sequence[Errors]) -> list[dict[str, Any]]:
                 "clients": len(errors),
                 "median-improvement": float(np.median(gain)),
                 "improved-by-70-percent": float((gain >= GREAT).mean()),
+                "by-improvement": binned(gain),
             }
         )
     return rows
+
+
+def binned(gain: np.ndarray) -> list[float]:
+    """The share of clients whose improvement is below 0, and from there up to each of the paper's bounds."""
+    edges = [-np.inf, *OCF_BINS, np.inf]
+    rounded = np.where(np.abs(gain) < 1e-9, 0.0, gain)
+    return [float(((rounded >= low) & (rounded < high)).mean()) for low, high in itertools.pairwise(edges)]
+
+
+def bins_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """Ours beside the paper's Table 1, in per cent of the clients."""
+    bounds = [f"{100 * bound:.0f}" for bound in (*OCF_BINS, 1.0)]
+    head = ["mechanism", "< 0 %", *[f"[{low}, {high}) %" for low, high in itertools.pairwise(bounds)]]
+    texts = []
+    for row in rows:
+        name = row["mechanism"]
+        paper = OCF_TABLE1.get(name)
+        ours = [f"{100 * share:.0f}" for share in row["by-improvement"]]
+        told = [f"{mine} ({theirs})" for mine, theirs in zip(ours, paper, strict=True)] if paper else ours
+        texts.append([TITLES.get(name, name), *told])
+    return Table(
+        title, head, texts, "in brackets: the paper's Table 1, 100 clients; its disjoint coalitions do not mix models"
+    )
 
 
 def sweeps_of(config: Mapping[str, Value], game: LinearGame) -> list[int]:

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.presets import Methods
+from coterie.papers import Figure
+from coterie.preset import Methods
 from coterie.rows import Table
 from coterie.tasks.metrics import LOWER_IS_BETTER, UNBOUNDED
 from coterie.wire.config import Value
@@ -94,7 +95,7 @@ def comparison_table(
     clients: Sequence[str],
 ) -> Table:
     """The table of one cell, with columns for the clients that have names."""
-    paper = {name: value for (where, which, name), value in preset.paper.items() if (where, which) == (task, cell)}
+    paper = {row["strategy"]: row["paper"] for row in rows if "paper" in row}
     scale = 1 if metric in UNBOUNDED else 100
     where = task if cell in ("", task) else f"{task}, {cell}"
     columns = {
@@ -121,7 +122,7 @@ def comparison_table(
         cells = [_cell(row.get(key), scale, len(seeds)) for key in columns]
         cells += _gain_cells(row.get("gain"), scale) if gained else []
         cells += [_cell(row.get(key), 1, len(seeds)) for key in [*correlations, *rates]]
-        cells += [f"{paper[row['strategy']]:.2f}" if row["strategy"] in paper else "-"] if paper else []
+        cells += [_paper_cell(paper.get(row["strategy"], "-"), scale)] if paper else []
         if "failed" in row:
             cells[0] = (
                 f"{len(row['failed'])} of {len(seeds)} failed"
@@ -154,6 +155,18 @@ def sweep_table(
 
 def _of_seeds(seeds: Sequence[int]) -> str:
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± std over seeds {', '.join(map(str, seeds))}"
+
+
+def in_units(figure: Figure, metric: str) -> dict[str, float] | str:
+    """What a paper reports in per cent, as ours is: a share."""
+    if isinstance(figure, str):
+        return figure
+    scale = 1 if metric in UNBOUNDED else 100
+    return {"mean": figure[0] / scale, "std": figure[1] / scale}
+
+
+def _paper_cell(value: Mapping[str, float] | str, scale: int) -> str:
+    return value if isinstance(value, str) else _cell(value, scale, seeds=2)
 
 
 def _gain_cells(gain: Mapping[str, float] | None, scale: int) -> list[str]:

@@ -38,6 +38,10 @@ class PFedSim(FedAvg):
         self_weight: float = setting(
             round(SELF_WEIGHT, 2), "Similarity of a client to itself; the paper has 1.", gt=0.0
         )
+        hand_over: Literal["last-trained", "global"] = setting(
+            "last-trained",
+            "The classifier with which a client leaves the warm-up: the one it trained last; paper: global.",
+        )
         variant: Literal["paper", "authors"] = setting(
             "paper", "paper: mean of the classes' logarithms; authors: the logarithm of the mean cosine."
         )
@@ -69,14 +73,15 @@ class PFedSim(FedAvg):
             round.tell(similarity=rows, similarity_order=list(self.pool.clients))
 
     def warm_up(self, round: Round) -> None:
-        """A round of FedAvg. After the last, everybody goes on from the global extractor, with the classifier trained last."""
+        """A round of FedAvg. After the last, everybody goes on from the global extractor, with the classifier trained last, or
+        (`global`) from the global model, as anybody does who is not in the pool."""
         order = self.train_order(round.number)
         updates = round.train(lambda clients: self.with_shared_parts(order, clients))
-        for client, update in updates.items():
+        for client, update in updates.items() if self.settings.hand_over == "last-trained" else ():
             self.pool.put(client, update.parts)
         self.aggregate(round, updates)
         round.tell(phase="warm-up")
-        if round.number == self.warmup_rounds:
+        if round.number == self.warmup_rounds and len(self.pool):
             extractor = {part: self.model[part] for part in self.uploads() if part != "classifier"}
             for client in self.pool.clients:
                 self.pool.put(client, extractor)

@@ -39,6 +39,7 @@ def partition(
     kind: str,
     seed: int,
     dirichlet_alpha: float = 0.5,
+    dirichlet_balanced: bool = False,
     labels_per_client: int = 2,
     shards_per_client: int = 2,
     min_samples: int = 10,
@@ -58,7 +59,7 @@ def partition(
     elif kind == "shards":
         parts = _shards(dataset.y, num_clients, shards_per_client, seed)
     else:
-        parts = _dirichlet(dataset.y, num_clients, dirichlet_alpha, min_samples, seed)
+        parts = _dirichlet(dataset.y, num_clients, dirichlet_alpha, dirichlet_balanced, min_samples, seed)
     return [np.sort(part).astype(np.int64) for part in parts]
 
 
@@ -145,8 +146,11 @@ def _shards(labels: np.ndarray, num_clients: int, shards_per_client: int, seed: 
     return _run(partitioner, labels, num_clients)
 
 
-def _dirichlet(labels: np.ndarray, num_clients: int, alpha: float, min_samples: int, seed: int) -> list[np.ndarray]:
-    """Dirichlet shares; up to eleven draws to give everybody `min_samples`, then the last resort is to top up.
+def _dirichlet(
+    labels: np.ndarray, num_clients: int, alpha: float, balanced: bool, min_samples: int, seed: int
+) -> list[np.ndarray]:
+    """Dirichlet shares; up to eleven draws to give everybody `min_samples`, then the last resort is to top up. `balanced`: no
+    more for a client that has its equal share of all samples.
 
     With many clients and a small alpha no number of draws suffices: then the poorest are topped up from the richest.
     """
@@ -155,9 +159,13 @@ def _dirichlet(labels: np.ndarray, num_clients: int, alpha: float, min_samples: 
     make = _partitioners("dirichlet").DirichletPartitioner
     least = max(min(min_samples, len(labels) // num_clients), 1)
     try:
-        return _run(make(num_clients, "label", float(alpha), least, seed=seed), labels, num_clients)
+        return _run(
+            make(num_clients, "label", float(alpha), least, self_balancing=balanced, seed=seed), labels, num_clients
+        )
     except ValueError:
-        parts = _run(make(num_clients, "label", float(alpha), 0, seed=seed), labels, num_clients)
+        parts = _run(
+            make(num_clients, "label", float(alpha), 0, self_balancing=balanced, seed=seed), labels, num_clients
+        )
     return top_up(parts, least, np.random.default_rng(seed))
 
 

@@ -94,6 +94,9 @@ class RunConfig(Settings):
         "How data are spread over clients. auto: natural where the task has natural clients, else pathological.",
     )
     dirichlet_alpha: float = setting(0.5, DATA, "Concentration of the dirichlet partition; small: unequal.", gt=0.0)
+    dirichlet_balanced: bool = setting(
+        False, DATA, "Dirichlet partition: a client that has its equal share gets no more of the labels that follow."
+    )
     labels_per_client: int = setting(2, DATA, "Labels of each client in the pathological partition.", ge=1)
     shards_per_client: int = setting(2, DATA, "Label-sorted shards of each client in the shards partition.", ge=1)
     long_tail: float = setting(

@@ -64,12 +64,12 @@ def test_five_scenarios_in_small(tmp_path, capsys):
 def test_what_is_given_leaves_no_cell_to_be_run_twice(tmp_path):
     cells = {name: preset.cells for name, preset in PRESETS.items() if isinstance(preset, Methods)}
     for name, quick, given, expected in (
-        ("pfedsv-table1", False, {}, ["mnist", "fashion-mnist", "cifar10"]),
+        ("pfedsv-table1", False, {}, list(cells["pfedsv-table1"])),
         ("pfedsv-table1", True, {}, ["mnist"]),
-        ("pfedsv-table1", False, {"task": "cifar10"}, ["cifar10"]),
-        ("pfedsv-table1", True, {"task": "cifar10"}, ["cifar10"]),
+        ("pfedsv-table1", False, {"task": "cifar10"}, ["cifar10", "cifar10-100"]),
+        ("pfedsv-table1", True, {"task": "cifar10"}, ["cifar10", "cifar10-100"]),
         ("pfedsv-table1", False, {"task": "digits"}, [""]),
-        ("pfedsv-table1", False, {"num-clients": 4}, ["mnist", "fashion-mnist", "cifar10"]),
+        ("pfedsv-privacy", False, {"num-clients": 4}, ["sigma-0", "sigma-1", "sigma-2"]),
         ("pfedsv-privacy", False, {"privacy.noise-multiplier": 1.5}, ["sigma-0", "sigma-1"]),
         ("shapleyfl-heart", False, {"attack.clients": "1"}, ["all-honest", "one-random"]),
         ("shapleyfl-cifar10", True, {"attack.kind": "open-set"}, ["open-set"]),

@@ -204,7 +204,7 @@ def test_mechanisms_and_games_are_kept(tmp_path, monkeypatch):
     before = stamps(tmp_path / "m")
     again = coterie.compare(preset="ocf-10", seeds=[1], num_clients=4, **more)
     assert len(before) == 5 and stamps(tmp_path / "m") == before and again.rows == first.rows
-    assert (tmp_path / "m" / "comparison.tex").read_text().count("tabular") == 4
+    assert (tmp_path / "m" / "comparison.tex").read_text().count("tabular") == 6
     game = {"preset": "shapleyfl-table3", "quick": True, "num_clients": 3, "num_server_rounds": 1, "local_epochs": 1}
     more["run_dir"] = tmp_path / "g"
     first = coterie.compare(**game, **more)

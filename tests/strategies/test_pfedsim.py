@@ -39,6 +39,20 @@ def test_every_client_gets_the_mean_of_all_extractors_by_similarity(federate):
             np.testing.assert_array_equal(received[i]["classifier"], uploaded[i]["classifier"])  # never mixed
 
 
+def test_as_in_the_paper_everybody_leaves_the_warm_up_with_the_global_model(federate):
+    given = {**PERSONAL, "fraction-train": 0.5, "pfedsim.hand-over": "global"}
+    run, fedavg = federate(**given), federate(**{**given, "strategy": "fedavg", "num-server-rounds": 2})
+    for sent in run.sent(3).values():  # the first personal round
+        for part, value in fedavg.model.items():
+            np.testing.assert_array_equal(sent[part], value)
+    trained, later = set(run.uploaded(3)), run.sent(4)
+    for client, sent in later.items():
+        own = np.array_equal(sent["classifier"], fedavg.model["classifier"])
+        assert own is (client not in trained)
+    ours = federate(**{**given, "pfedsim.hand-over": "last-trained"}).sent(3)
+    assert any(not np.array_equal(sent["classifier"], fedavg.model["classifier"]) for sent in ours.values())
+
+
 def test_warmup_of_all_rounds_is_fedavg_to_the_bit(federate):
     settings = {"num-server-rounds": 3, "fraction-train": 0.5}
     fedavg = federate(strategy="fedavg", **settings)
