@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import coterie
-from coterie.strategies.registry import BUILT_IN
+from coterie.strategies.registry import BUILT_IN, method_of
 
 CLIENTS, ROUNDS, SEED = 12, 6, 1
-WITH_SERVER_DATA = ("afedsv", "afedsv-plus", "fedsv", "s-fedavg")
 
 
 def cost(strategy: str) -> dict[str, float]:
     """A client's bytes and CPU seconds in a round, on average."""
-    more = {"server_data": "0.2"} if strategy in WITH_SERVER_DATA else {}
+    more = {"server_data": "0.2"} if method_of(strategy).needs_server_data else {}
     with tempfile.TemporaryDirectory() as folder:
         run = coterie.run(
             strategy=strategy, task="kinds", num_server_rounds=ROUNDS, seed=SEED, baseline="none", workers=0, progress=False,
