@@ -3,7 +3,7 @@
     python benchmarks/spo_gain.py --data DIR [--seeds 1001,1002,1003] [--cells few,...] [--others local,fedavg-ft]
                                   [--oracle]
 
-few      42 samples to train with, 18 to validate, 10 rounds of 5 epochs
+few      42 samples to train with, 18 to validate, 20 rounds of 5 epochs
 some     420 to train with, 180 to validate, 10 rounds of 5 epochs
 all      3,840 to train with, 960 to validate, 10 rounds of 5 epochs
 
@@ -42,13 +42,13 @@ USUAL: dict[str, Value] = {
     "batch_size": 32, "learning_rate": 0.05, "num_server_rounds": 10,
 }  # fmt: skip
 CELLS: dict[str, dict[str, Value]] = {
-    "few": {**USUAL, "test_fraction": 0.99, "validation_fraction": 0.3},
+    "few": {**USUAL, "test_fraction": 0.99, "validation_fraction": 0.3, "num_server_rounds": 20},
     "some": {**USUAL, "test_fraction": 0.9, "validation_fraction": 0.3},
     "all": {**USUAL, "validation_fraction": 0.2},
 }
 ORACLE = {"few": (60, 5), "some": (30, 5), "all": (12, 2)}  # epochs, and of how many clients
 SETTINGS: dict[str, dict[str, Value]] = {
-    "spo": {"spo.rays": 4, "spo.hidden": 50},
+    "spo": {"spo.rays": 8, "spo.hidden": 50},
     "fedavg-ft": {"fedavg-ft.epochs": 10},
 }
 
