@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coterie.client.store import Note, Store
+from coterie.client.store import PRIVACY, Note, Store
 from coterie.wire.errors import ConfigError
 
-TOPIC = "privacy"
+TOPIC = PRIVACY
 ANY_ROUND = 2**62
 MOST_NOISE = 1000.0
 Entry = tuple[float, float, int]  # noise multiplier, sampling rate, steps

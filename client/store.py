@@ -30,6 +30,7 @@ from coterie.wire.files import keep_as, sync
 
 OWN = "own"  # the topic of the client's own model parts
 OTHERS = "others"
+PRIVACY = "privacy"  # the accountant's topic: for all runs, so it is never lost in silence
 PERSONAL = "personal-model"
 Vectors = Mapping[str, Vector]
 
@@ -138,38 +139,38 @@ class FileStore(Store):
 
     def _kept(self, topic: str) -> Iterator[Found]:
         for path in self._paths(topic):
-            if (found := self._read(path)) and self._is_mine(found):
+            if (found := self._read(path, topic)) and self._is_mine(found):
                 yield found
 
-    def _read(self, path: Path) -> Found | None:
+    def _read(self, path: Path, topic: str) -> Found | None:
         try:
             return _found(path) if path.exists() else None
         except ValueError:
-            if self.durable:
+            if self.durable or topic == PRIVACY:
                 raise
             return None
 
     def _write_down(self, topic: str, note: Note, before: int) -> None:
         current, previous = self._paths(topic)
-        if (last := self._read(current)) and last.round < note.round and self._is_mine(last):
+        if (last := self._read(current, topic)) and last.round < note.round and self._is_mine(last):
             keep_as(current, previous)
             if self.durable:
                 sync(previous.parent)
-        self._write(current, note, before)
+        self._write(current, note, before, durable=self.durable or topic == PRIVACY)
 
-    def _write(self, path: Path, note: Note, before: int = 0) -> None:
+    def _write(self, path: Path, note: Note, before: int = 0, *, durable: bool) -> None:
         told = {"round": str(note.round), "run": self.run, "before": str(before)}
-        write_arrays(path, note.arrays, {**note.facts, **told}, durable=self.durable)
+        write_arrays(path, note.arrays, {**note.facts, **told}, durable=durable)
 
     def _is_mine(self, found: Found) -> bool:
         """Written in this run, or in no round at all: then it is for all runs."""
         return found.round == 0 or found.run == self.run
 
     def keep_other(self, key: str, parts: Parts) -> None:
-        self._write(self.others / f"{key}.safetensors", Note(1, parts))
+        self._write(self.others / f"{key}.safetensors", Note(1, parts), durable=self.durable)
 
     def other(self, key: str) -> Vectors | None:
-        found = self._read(self.others / f"{key}.safetensors")
+        found = self._read(self.others / f"{key}.safetensors", OTHERS)
         return found.arrays if found and self._is_mine(found) else None
 
     def forget_others(self, but: Collection[str]) -> None:

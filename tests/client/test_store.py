@@ -154,6 +154,18 @@ def test_what_a_power_cut_damaged_is_not_there_and_what_was_flushed_is(tmp_path,
         FileStore(tmp_path, "a").own_parts(3)
 
 
+def test_what_privacy_costs_is_flushed_at_once_and_never_lost_in_silence(tmp_path, monkeypatch):
+    store = FileStore(tmp_path, "a", durable=False)
+    store.remember("privacy", Note(0, parts(5)))
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    store.remember("privacy", Note(0, parts(6)))
+    assert flushed
+    (tmp_path / "state" / "privacy" / "a.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match="move it away"):
+        store.recall("privacy", 9)
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_only_a_durable_store_flushes_its_files(tmp_path, monkeypatch, durable):
     store = FileStore(tmp_path, "a", durable=durable)
