@@ -86,6 +86,11 @@ def command(**more: Any) -> TyperCommand:
                 metavar="FILE",
                 multiple=True,
             ),
+            _option(
+                "pretrained",
+                "The weights that a run begins with, if it names a file of them: a copy of it.",
+                metavar="FILE",
+            ),
             _flag("require-privacy", "Refuse runs that do not train with a guarantee (privacy.mode=dp-sgd)."),
             _option(
                 "max-epsilon",

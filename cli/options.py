@@ -14,8 +14,8 @@ from coterie.wire.config import RunConfig, Value
 from coterie.wire.errors import ConfigError
 
 CHOICES = {"strategy": ["auto", *names()], "task": [*task_names(), "own"], "model": model_names()}
-TYPES: dict[Any, Any] = {int: click.INT, float: click.FLOAT}
-METAVARS: dict[Any, str] = {int: "N", float: "X"}
+TYPES: dict[Any, Any] = {int: click.INT, float: click.FLOAT, bool: click.BOOL}
+METAVARS: dict[Any, str] = {int: "N", float: "X", bool: "true|false"}
 
 
 def config_options(leave_out: Iterable[str] = ()) -> list[click.Parameter]:

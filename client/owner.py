@@ -1,7 +1,8 @@
 """What the owner of a client decides, whatever a run says: which files it opens, and with which runs it takes part.
 
-Files. A run may name a network (`model`), data (`data`) and a directory of data sets (`data-root`). A client opens only what
-its node configuration names: `models` (the .py files of networks, found by their names), `shared-data`, `data-root`. In
+Files. A run may name a network (`model`), weights to begin with (`pretrained`), data (`data`) and a directory of data sets
+(`data-root`). A client opens only what its node configuration names: `models` (the .py files of networks, found by their names),
+`pretrained`, `shared-data`, `data-root`. In
 Flower's own simulation, on Ray, there is nobody else whose machine it could be: there what the run says counts.
 
 Floors. `require-privacy`: only training with a guarantee (privacy.mode='dp-sgd'). `max-epsilon`: no training that would bring
@@ -31,6 +32,7 @@ def with_own_places(config: RunConfig, node: Node) -> RunConfig:
         "data_root": str(node.get("data-root", RunConfig.model_fields["data_root"].default)),
         "data": str(node.get("shared-data", "")),
         "model": _own_network(config.model, node) if config.model.endswith(".py") else config.model,
+        "pretrained": _own_weights(config.pretrained, node) if config.pretrained else "",
     }
     return config.model_copy(update=places)
 
@@ -48,6 +50,15 @@ def _own_network(wanted: str, node: Node) -> str:
     raise Refused(
         f"model = {wanted!r}: the run wants a network from a file that the owner of this client did not name; start the client "
         f"with --model FILE, whose name is {Path(wanted).name}"
+    )
+
+
+def _own_weights(wanted: str, node: Node) -> str:
+    if named := str(node.get("pretrained", "")):
+        return named
+    raise Refused(
+        f"pretrained = {wanted!r}: the run begins with weights from a file that the owner of this client did not name; start the "
+        "client with --pretrained FILE, a copy of the same file"
     )
 
 

@@ -178,6 +178,7 @@ class LocalFederation:
             *("--data-root", str(config["data-root"])),
             *("--state", str(state)),
             *(("--method", str(config["strategy-file"])) if config["strategy-file"] else ()),
+            *(("--pretrained", str(config["pretrained"])) if config["pretrained"] else ()),
             *(("--model", str(config["model"])) if str(config["model"]).endswith(".py") else ()),
         ]
         self._start(f"client-{name}", command)

@@ -127,6 +127,8 @@ def prepare(values: Mapping[str, Value]) -> dict[str, Value]:
     config["data-root"] = str(Path(settings.data_root).absolute())
     if settings.model.endswith(".py"):
         config["model"] = str(Path(settings.model).absolute())
+    if settings.pretrained:
+        config["pretrained"] = str(Path(settings.pretrained).expanduser().absolute())
     if settings.server_data and not is_amount(settings.server_data):
         config["server-data"] = str(Path(settings.server_data).expanduser().absolute())
     settings, sections = parse_config(config)

@@ -55,6 +55,7 @@ def make_device(
     encoding: str | None = None,
     missing: str | None = None,
     model: Sequence[str] = (),
+    pretrained: str | None = None,
     require_privacy: bool = False,
     max_epsilon: float | None = None,
     allow_strategies: str | None = None,
@@ -85,6 +86,8 @@ def make_device(
         node["methods"] = os.pathsep.join(_python_file("method", file) for file in method)
     if model:
         node["models"] = os.pathsep.join(_python_file("model", file) for file in model)
+    if pretrained:
+        node["pretrained"] = _named_file("pretrained", pretrained, "the weights, as .safetensors")
     floors = _floors(require_privacy, max_epsilon, allow_strategies)
     authority = Path(root_certificates).expanduser().absolute() if root_certificates else _authority_beside(key)
     for path in (home, home / "flower"):
@@ -93,9 +96,13 @@ def make_device(
 
 
 def _python_file(what: str, text: str) -> str:
+    return _named_file(what, text, f"the .py file of a {what}")
+
+
+def _named_file(key: str, text: str, wanted: str) -> str:
     path = Path(text).expanduser().absolute()
     if not path.is_file():
-        raise ConfigError(f"{what} = {text!r}: there is no file {path}; give the .py file of a {what}")
+        raise ConfigError(f"{key} = {text!r}: there is no file {path}; give {wanted}")
     return str(path)
 
 

@@ -204,6 +204,7 @@ class SimulationGrid(Grid):
                     "methods": run_config.get("strategy-file", ""),
                     **({"client-name": names[i]} if names else {}),
                     "models": run_config.get("model", ""),
+                    "pretrained": run_config.get("pretrained", ""),
                     "shared-data": run_config.get("data", ""),
                     "data-root": run_config.get("data-root", "data"),
                 },

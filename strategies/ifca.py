@@ -68,7 +68,8 @@ class IFCA(FedAvg):
 
     def begun(self, number: int) -> Parts:
         """A model with random weights of its own."""
-        config = self.config.model_copy(update={"seed": derive_seed(self.config.seed, "cluster", number) % 2**31})
+        seed = derive_seed(self.config.seed, "cluster", number) % 2**31
+        config = self.config.model_copy(update={"seed": seed, "pretrained": ""})
         return network_of(config, group_norm=self.layout.group_norm).dump()
 
     def round(self, round: Round) -> None:

@@ -24,9 +24,9 @@ def spec_of(config: "RunConfig") -> TaskSpec:
 
 
 def network_of(config: "RunConfig", *, group_norm: bool = False, device: str = "cpu") -> Network:
-    """The network of a run with its initial weights, which depend on the seed alone."""
+    """The network of a run with its initial weights, which depend on the seed alone, or are those of `pretrained`."""
     spec = spec_of(config)
-    return build_network(
+    network = build_network(
         model_name(spec, config.model),
         spec.input_shape,
         spec.num_outputs,
@@ -36,6 +36,11 @@ def network_of(config: "RunConfig", *, group_norm: bool = False, device: str = "
         device=device,
         dropout=config.dropout,
     )
+    if config.pretrained:
+        from coterie.tasks.pretrained import load_pretrained
+
+        load_pretrained(network, config.pretrained)
+    return network
 
 
 def task_spec(task: str, classes: str = "", input_shape: str = "") -> TaskSpec:

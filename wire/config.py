@@ -63,6 +63,7 @@ class RunConfig(Settings):
     model: str = setting(
         "auto", WHAT, "The network, or your own .py file. auto: lenet5 for images, mlp for tables, linear for values."
     )
+    pretrained: str = setting("", WHAT, "Weights to begin with: a state dict of the network, as .safetensors.")
     seed: int = setting(1, WHAT, "All randomness comes from it.", ge=0)
 
     metric: Literal["auto", "accuracy", "balanced-accuracy", "auroc", "auprc", "f1", "brier", "r2", "mae", "loss"] = (

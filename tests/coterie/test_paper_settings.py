@@ -7,6 +7,7 @@ import pytest
 
 import coterie
 from coterie import papers
+from coterie.cli.main import main
 from coterie.presets import PRESETS, Methods
 from coterie.tasks.partitions import partition
 from coterie.tasks.samples import Dataset
@@ -174,3 +175,24 @@ def test_balanced_dirichlet_comes_near_to_the_papers_sizes(alpha, paper):
         assert sorted(np.concatenate(parts)) == list(range(60000))
         spread[balanced] = np.std([len(part) for part in parts])
     assert abs(spread[True] - paper) < 0.1 * paper < abs(spread[False] - paper)
+
+
+def test_balanced_shares_by_the_command(capsys):
+    """A truth value among the options of the same name."""
+    with pytest.raises(SystemExit) as end:
+        main(
+            [
+                "data",
+                "--task",
+                "digits",
+                "--partition",
+                "dirichlet",
+                "--num-clients",
+                "4",
+                "--dirichlet-balanced",
+                "true",
+            ]
+        )
+    assert end.value.code == 0
+    sizes = [int(size) for size in re.findall(r"│ [0-3]\s+│\s+(\d+) │", capsys.readouterr().out)]
+    assert sum(sizes) == 1797 and len(sizes) == 4
