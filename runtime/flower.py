@@ -72,6 +72,9 @@ NAMES = {
     "user_config_from_proto": "flwr.common.serde.user_config_from_proto",
     # The Runtime API: what an executor and a ServerApp say to the SuperLink.
     "AcquireTaskRequest": "flwr.proto.runtime_pb2.AcquireTaskRequest",
+    "ObjectPushError": "flwr.supercore.inflatable.inflatable_utils.ObjectPushError",
+    "RunNotRunningException": "flwr.supercore.run.RunNotRunningException",
+    "SendTaskHeartbeatRequest": "flwr.proto.runtime_pb2.SendTaskHeartbeatRequest",
     "PullAppMessagesRequest": "flwr.proto.runtime_pb2.PullAppMessagesRequest",
     "RuntimeHttpClient": "flwr.supercore.runtime.RuntimeHttpClient",
     "SuperExecAuthHttpInterceptor": "flwr.supercore.interceptors.SuperExecAuthHttpInterceptor",

@@ -6,7 +6,8 @@ not whole is kept aside, one that is malformed or too large becomes an error in 
 """
 
 import contextlib
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +18,12 @@ from flwr.serverapp import Grid
 from coterie.runtime.flower import (
     ConfirmMessageReceivedRequest,
     ErrorCode,
+    ObjectPushError,
     PullAppMessagesRequest,
     PullObjectRequest,
     Run,
+    RunNotRunningException,
+    SendTaskHeartbeatRequest,
     message_from_proto,
     runtime_client,
 )
@@ -62,9 +66,10 @@ class PatientGrid(Grid):
         for identifier in set(self.arriving) - asked:
             del self.arriving[identifier]
         self.limits = {identifier: limit for identifier, limit in self.limits.items() if identifier in asked}
-        if new := asked - set(self.arriving):
-            self._announced(new)
-        replies = [self._advance(identifier) for identifier in list(self.arriving)]
+        with self._stopped_at_once():
+            if new := asked - set(self.arriving):
+                self._announced(new)
+            replies = [self._advance(identifier) for identifier in list(self.arriving)]
         return [reply for reply in replies if reply is not None]
 
     def _announced(self, identifiers: set[str]) -> None:
@@ -167,8 +172,27 @@ class PatientGrid(Grid):
             self.create_message(folded(m.content), m.metadata.message_type, m.metadata.dst_node_id, m.metadata.group_id)
             for m in messages
         ]
-        identifiers: Iterable[str] = self.grid.push_messages(small)
+        with self._stopped_at_once():
+            identifiers: Iterable[str] = self.grid.push_messages(small)
         return identifiers
+
+    @contextlib.contextmanager
+    def _stopped_at_once(self) -> Iterator[None]:
+        """The server may have stopped the run. Flower says so by SIGINT, but looks only every half a minute."""
+        try:
+            yield
+        except (ObjectPushError, RunNotRunningException) as error:
+            if isinstance(error, RunNotRunningException) or self._is_stopped():
+                signal.raise_signal(signal.SIGINT)
+            raise
+
+    def _is_stopped(self) -> bool:
+        try:
+            return not runtime_client(self.grid).SendTaskHeartbeat(SendTaskHeartbeatRequest()).success
+        except RunNotRunningException:
+            return True
+        except httpx.HTTPError:  # nobody knows
+            return False
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise NotImplementedError("rounds push and pull by themselves")

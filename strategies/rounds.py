@@ -164,6 +164,8 @@ class Round:
         )
         for name in sent:
             try:
+                if name not in done.bytes_down:
+                    raise Absent("it is not connected any more")
                 if name not in replies:
                     raise Absent(f"no answer within {self.timeout:g} seconds")
                 done.good[name] = check(name, replies[name])

@@ -26,7 +26,12 @@ def test_no_client_half_needs_what_only_the_server_has():
     own = {name: kinds for name, kinds in handlers.items() if kinds}
     assert own == {
         "coterie": ["evaluate.head", "query.prototypes", "train.judged"],
+        "ditto": ["train.ditto"],
+        "fedamp": ["train.drawn"],
+        "feddyn": ["train.dynamic"],
         "fedfomo": ["train.fomo"],
+        "fedrod": ["evaluate.two_heads", "train.two_heads"],
+        "ifca": ["evaluate.choose", "train.choose"],
         "per-fedavg": ["train.meta"],
         "pfedme": ["train.moreau"],
         "pfedocf": ["evaluate.mix", "query.errors", "train.coalitions"],

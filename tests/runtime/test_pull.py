@@ -3,6 +3,7 @@
 import json
 import time
 from hashlib import sha256
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -11,7 +12,12 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from coterie.runtime import pull
-from coterie.runtime.flower import ObjectTree, remove_content_from_message
+from coterie.runtime.flower import (
+    ObjectPushError,
+    ObjectTree,
+    RunNotRunningException,
+    remove_content_from_message,
+)
 from coterie.strategies.federation import Federation
 from coterie.wire.arrays import pack
 from coterie.wire.checks import Layout, check_update, records_of
@@ -247,3 +253,39 @@ def test_what_comes_through_is_what_was_sent(link):
     place.answer(place.nodes[0], content)
     (answer,) = federation._wait(pushed, 5.0, None, 1).values()
     assert answer.content == content and answer.metadata.src_node_id == place.nodes[0]
+
+
+class Stopped:
+    """A SuperLink whose run may have been stopped while a message was on its way."""
+
+    node = None
+
+    def __init__(self, error, alive):
+        self.error, self._runtime_client = error, self
+        self.alive = alive
+
+    def push_messages(self, messages):
+        raise self.error
+
+    def SendTaskHeartbeat(self, request):
+        if isinstance(self.alive, BaseException):
+            raise self.alive
+        return SimpleNamespace(success=self.alive)
+
+
+PUSH = ObjectPushError("object", 1, "session")
+
+
+@pytest.mark.parametrize(
+    ("error", "alive", "end"),
+    [
+        (PUSH, False, KeyboardInterrupt),
+        (PUSH, RunNotRunningException(), KeyboardInterrupt),
+        (RunNotRunningException(), None, KeyboardInterrupt),
+        (PUSH, True, ObjectPushError),
+        (PUSH, httpx.ConnectError("gone"), ObjectPushError),
+    ],
+)
+def test_a_run_that_its_server_stopped_is_told_so_at_once(error, alive, end):
+    with pytest.raises(end):
+        pull.PatientGrid(Stopped(error, alive)).push_messages([])
