@@ -40,7 +40,6 @@ from coterie.wire.attack import AttackSettings, bad_clients
 from coterie.wire.config import RunConfig, Value, split_sections
 from coterie.wire.cores import usable_cores
 from coterie.wire.errors import ConfigError
-from coterie.wire.files import flush
 
 
 def run(
@@ -254,5 +253,4 @@ def simulate(
         overlap = (names, label_overlap(label_table(dataset, parts)) * same_kind(settings.task, len(names)))
     with log_to(progress.console):
         run_rounds(grid, config, run_dir, [progress, *observers], overlap)
-    flush(run_dir / "models", "*.safetensors")
     return Run(run_dir)

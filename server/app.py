@@ -35,7 +35,7 @@ from coterie.wire.attack import AttackSettings, known_bad_clients
 from coterie.wire.checks import Layout
 from coterie.wire.config import RunConfig, Settings, Value
 from coterie.wire.errors import ConfigError, CoterieError, RunFailed
-from coterie.wire.files import NO_ROOM, waiting_for_room
+from coterie.wire.files import NO_ROOM, flush, waiting_for_room
 from coterie.wire.fingerprint import fingerprint_with
 from coterie.wire.log import join_flowers_log
 from coterie.wire.privacy import PrivacySettings
@@ -152,6 +152,7 @@ def run(
         observers = [StatusFile(run_dir, values), *observers, *others]
         try:
             result = _run(grid, values, run_dir, observers, label_overlap)
+            flush(run_dir / "models", "*.safetensors")  # of a simulation's clients
         except BaseException as error:
             error = _full_disk(error, run_dir) or error
             for observer in observers:

@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -85,9 +86,9 @@ def _write(path: Path, data: Iterable[Piece], durable: bool) -> None:
 def flush(directory: Path, pattern: str) -> None:
     """What was written there and not durable, becomes so."""
     for path in directory.glob(pattern):
-        sync(path)
+        with_room(path, partial(sync, path))
     if directory.is_dir():
-        sync(directory)
+        with_room(directory, partial(sync, directory))
 
 
 def flush_below(directory: Path) -> None:

@@ -20,7 +20,7 @@ from coterie.server.results import privacy_in_words, result_of
 from coterie.server.rundir import RunDirectory, new_run_dir
 from coterie.wire import files
 from coterie.wire.errors import ConfigError, RunFailed
-from coterie.wire.files import alone_in, append_line, flush_below, waiting_for_room
+from coterie.wire.files import alone_in, append_line, flush, flush_below, waiting_for_room
 from coterie.wire.messages import Hello
 
 CONFIG = {"run-dir": "", "strategy": "fedavg", "task": "digits", "seed": 1}
@@ -391,6 +391,10 @@ def test_a_full_disk_is_waited_for(tmp_path, monkeypatch):
     with waiting_for_room(60.0):
         write_json(tmp_path / "a.json", [1])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "events.jsonl"]
+    tries.clear()
+    with waiting_for_room(60.0):
+        flush(tmp_path, "*.json")
+    assert len(tries) == 5  # three in vain, the file, its directory
     tries.clear()
     with pytest.raises(OSError, match="No space"):
         write_json(tmp_path / "b.json", [1])
